@@ -1,0 +1,1 @@
+"""The browser's door: HTTP, SSE and WebSocket in front of the services."""

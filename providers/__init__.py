@@ -1,0 +1,1 @@
+"""The models behind one interface per modality."""

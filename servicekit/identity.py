@@ -1,0 +1,79 @@
+"""Who calls, and on whose behalf: what travels in the metadata of every call."""
+
+import hmac
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from servicekit.errors import Invalid, Unauthenticated
+
+Metadata = tuple[tuple[str, str], ...]
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+else:  # generic in its stubs only
+    Context = grpc.aio.ServicerContext
+
+ACCOUNT = "gesso-account"
+CALLER = "gesso-caller"
+REQUEST_ID = "x-request-id"
+TRACE = "traceparent"
+_AUTHORIZATION = "authorization"
+
+
+@dataclass(frozen=True)
+class Behalf:
+    """For whom a call is made: an account, or none for work that serves all of them."""
+
+    account_id: str | None = None
+    request_id: str | None = None
+    trace: str | None = None
+
+    def metadata(self) -> Metadata:
+        """The metadata entries that say so."""
+        entries = ((ACCOUNT, self.account_id), (REQUEST_ID, self.request_id), (TRACE, self.trace))
+        return tuple((name, value) for name, value in entries if value)
+
+
+def credentials(*, caller: str, tokens: Sequence[str]) -> Metadata:
+    """The metadata entries by which one process shows another that it belongs to the suite.
+
+    `tokens` are the accepted internal tokens; the first is the one to show.
+    """
+    return ((_AUTHORIZATION, f"Bearer {tokens[0]}"), (CALLER, caller))
+
+
+def check_credentials(metadata: Iterable[tuple[str, str | bytes]], tokens: Sequence[str]) -> None:
+    """Raises `Unauthenticated` unless the caller shows one of the tokens."""
+    shown = dict(metadata).get(_AUTHORIZATION, "")
+    shown = shown if isinstance(shown, str) else shown.decode("latin-1")
+    offered = shown.removeprefix("Bearer ").encode()
+    # Every token is compared, so that the time taken tells nothing.
+    accepted = [hmac.compare_digest(offered, token.encode()) for token in tokens]
+    if not any(accepted):
+        raise Unauthenticated("The call does not carry an accepted internal token.")
+
+
+def account_of(context: Context) -> str:
+    """The account that a call acts for. Raises `Invalid` if it says none."""
+    account = _entry(context, ACCOUNT)
+    if not account:
+        raise Invalid(f"The call needs the metadata entry {ACCOUNT}.")
+    return account
+
+
+def behalf_of(context: Context) -> Behalf:
+    """For whom a call is made, to pass on with calls made on the way."""
+    return Behalf(
+        account_id=_entry(context, ACCOUNT),
+        request_id=_entry(context, REQUEST_ID),
+        trace=_entry(context, TRACE),
+    )
+
+
+def _entry(context: Context, name: str) -> str | None:
+    for key, value in context.invocation_metadata() or ():
+        if key == name:
+            return value if isinstance(value, str) else value.decode("latin-1")
+    return None

@@ -1,0 +1,125 @@
+"""What every call to a service passes through: identity, deadline, failures, metrics, logs."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from servicekit.errors import Failure, Unavailable, family_of
+from servicekit.identity import CALLER, REQUEST_ID, Context, check_credentials
+from servicekit.status import CODES, status_from_failure
+from servicekit.telemetry import Log, Metrics
+
+UNARY_SECONDS = 30.0
+
+# Anyone may ask whether we are well, and what we serve.
+_OPEN = ("/grpc.health.v1.", "/grpc.reflection.")
+
+if TYPE_CHECKING:
+    Handler = grpc.RpcMethodHandler[Any, Any]
+else:  # generic in its stubs only
+    Handler = grpc.RpcMethodHandler
+
+
+class Guard(grpc.aio.ServerInterceptor):
+    """Lets calls of the suite's own processes in, and failures out as statuses.
+
+    A unary call without a deadline gets one of 30 seconds. Expected failures become statuses with
+    ErrorInfo; anything else is logged once with its traceback and told as "internal error".
+    """
+
+    def __init__(self, *, domain: str, tokens: Sequence[str], metrics: Metrics, log: Log) -> None:
+        self._domain = domain
+        self._tokens = tuple(tokens)
+        self._metrics = metrics
+        self._log = log
+        self._guarded_handlers: dict[str, Handler] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """The handler of a call, inside the guard."""
+        method = handler_call_details.method
+        known = self._guarded_handlers.get(method)
+        if known is not None:
+            return known
+        handler = await continuation(handler_call_details)
+        if handler is None or method.startswith(_OPEN):
+            return handler
+        guarded = self._handler(method, handler)
+        self._guarded_handlers[method] = guarded
+        return guarded
+
+    def _handler(self, method: str, handler: Handler) -> Handler:
+        codec = (handler.request_deserializer, handler.response_serializer)
+        if handler.unary_unary is not None:
+            return grpc.unary_unary_rpc_method_handler(
+                self._unary(method, handler.unary_unary), *codec
+            )
+        if handler.unary_stream is not None:
+            return grpc.unary_stream_rpc_method_handler(
+                self._stream(method, handler.unary_stream), *codec
+            )
+        if handler.stream_stream is not None:
+            return grpc.stream_stream_rpc_method_handler(
+                self._stream(method, handler.stream_stream), *codec
+            )
+        raise TypeError(f"{method}: calls that stream only their request are not served")
+
+    def _unary(self, method: str, behave: Any) -> Any:
+        async def guarded(request: Any, context: Context) -> Any:
+            async with self._around(method, context):
+                if context.time_remaining() is not None:
+                    return await behave(request, context)
+                async with asyncio.timeout(UNARY_SECONDS):
+                    return await behave(request, context)
+
+        return guarded
+
+    def _stream(self, method: str, behave: Any) -> Any:
+        async def guarded(request: Any, context: Context) -> AsyncIterator[Any]:
+            async with self._around(method, context):
+                async for response in behave(request, context):
+                    yield response
+
+        return guarded
+
+    @asynccontextmanager
+    async def _around(self, method: str, context: Context) -> AsyncIterator[None]:
+        started = time.perf_counter()
+        code = grpc.StatusCode.OK
+        try:
+            check_credentials(context.invocation_metadata() or (), self._tokens)
+            yield
+        except Failure as failure:
+            code = CODES[family_of(failure)]
+            if isinstance(failure, Unavailable):
+                # The caller's gRPC must not repeat what we have given up on.
+                context.set_trailing_metadata((("grpc-retry-pushback-ms", "-1"),))
+            await context.abort_with_status(status_from_failure(failure, domain=self._domain))
+        except (asyncio.CancelledError, grpc.aio.AbortError):
+            code = grpc.StatusCode.CANCELLED
+            raise
+        except TimeoutError:
+            code = grpc.StatusCode.DEADLINE_EXCEEDED
+            await context.abort(code, "The call took too long.")
+        except Exception:
+            code = grpc.StatusCode.INTERNAL
+            self._log.exception("fault", method=method, **_who(context))
+            await context.abort(code, "internal error")
+        finally:
+            seconds = time.perf_counter() - started
+            self._metrics.rpc_seconds.labels(method, code.name).observe(seconds)
+
+
+def _who(context: Context) -> dict[str, str]:
+    metadata = dict(context.invocation_metadata() or ())
+    return {
+        "caller": str(metadata.get(CALLER, "")),
+        "request_id": str(metadata.get(REQUEST_ID, "")),
+    }

@@ -1,0 +1,92 @@
+"""Builds the gRPC server of a service: guarded, with health and reflection, drained at the end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from servicekit import wire
+from servicekit.errors import Failure
+from servicekit.interceptors import Guard
+from servicekit.settings import ServerSettings
+from servicekit.telemetry import Metrics, logger, metrics_served
+
+CHECK_SECONDS = 1.0
+
+_OPTIONS = [
+    *wire.OPTIONS,
+    ("grpc.so_reuseport", 0),
+    # Strictly below the interval at which our clients ping.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.max_connection_age_ms", 600_000),
+    ("grpc.max_connection_age_grace_ms", 60_000),
+]
+
+Check = Callable[[], Awaitable[None]]
+Register = Callable[[grpc.aio.Server], None]
+
+
+@asynccontextmanager
+async def serving(
+    settings: ServerSettings,
+    *,
+    service: str,
+    offers: dict[str, Register],
+    check: Check,
+    draining: asyncio.Event,
+    metrics: Metrics,
+) -> AsyncIterator[int]:
+    """Serves inside the block and yields the port.
+
+    `offers` maps the full name of each proto service to what registers it. `check` raises a
+    `Failure` while the process cannot work; health says NOT_SERVING then. Leaving the block says
+    NOT_SERVING, sets `draining` so that streams end, and waits for calls in flight.
+    """
+    log = logger(service)
+    guard = Guard(domain=f"{service}.gesso", tokens=settings.tokens(), metrics=metrics, log=log)
+    server = grpc.aio.server(interceptors=[guard], options=_OPTIONS)
+    well = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(well, server)
+    for register in offers.values():
+        register(server)
+    names = [*offers, health.SERVICE_NAME, reflection.SERVICE_NAME]
+    reflection.enable_server_reflection(names, server)
+    try:
+        port = server.add_insecure_port(settings.listen)
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {settings.listen}: is the port taken?") from error
+    with metrics_served(metrics, settings.metrics_listen):
+        await server.start()
+        async with asyncio.TaskGroup() as tasks:
+            watch = tasks.create_task(_watch(well, ["", *offers], check))
+            try:
+                yield port
+            finally:
+                watch.cancel()
+                await well.enter_graceful_shutdown()
+                draining.set()
+                await server.stop(settings.drain_seconds)
+    log.info("drained")
+
+
+async def _watch(well: health.aio.HealthServicer, names: Sequence[str], check: Check) -> None:
+    log = logger("health")
+    serving_before: bool | None = None
+    while True:
+        try:
+            async with asyncio.timeout(CHECK_SECONDS * 2):
+                await check()
+            serves, why = True, ""
+        except (Failure, TimeoutError) as error:
+            serves, why = False, str(error)
+        if serves is not serving_before:
+            statuses = health_pb2.HealthCheckResponse
+            status = statuses.SERVING if serves else statuses.NOT_SERVING
+            for name in names:
+                await well.set(name, status)
+            log.info("serving" if serves else "not serving", why=why)
+            serving_before = serves
+        await asyncio.sleep(CHECK_SECONDS)

@@ -1,0 +1,89 @@
+"""Carries failures across gRPC: a status with `google.rpc.ErrorInfo`, and back."""
+
+import json
+from typing import cast
+
+import grpc
+from google.protobuf.any_pb2 import Any as ProtoAny
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
+from grpc_status import rpc_status
+
+from servicekit.errors import (
+    Conflict,
+    Denied,
+    FailedPrecondition,
+    Failure,
+    Invalid,
+    NotFound,
+    TooMany,
+    Unauthenticated,
+    Unavailable,
+    family_of,
+)
+
+CODES: dict[type[Failure], grpc.StatusCode] = {
+    Invalid: grpc.StatusCode.INVALID_ARGUMENT,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    Denied: grpc.StatusCode.PERMISSION_DENIED,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    Conflict: grpc.StatusCode.ABORTED,
+    FailedPrecondition: grpc.StatusCode.FAILED_PRECONDITION,
+    TooMany: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Unavailable: grpc.StatusCode.UNAVAILABLE,
+}
+_FAMILIES = {code: family for family, code in CODES.items()}
+
+# Codes that gRPC itself makes when a call did not get an answer.
+_NO_ANSWER = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+
+def status_from_failure(failure: Failure, *, domain: str) -> grpc.Status:
+    """The gRPC status of a failure.
+
+    `domain` names the service, e.g. `canvas.gesso`. Facts become ErrorInfo metadata, each value
+    as JSON.
+    """
+    info = ErrorInfo(
+        reason=failure.machine_word.upper(),
+        domain=domain,
+        metadata={name: json.dumps(value) for name, value in failure.facts.items()},
+    )
+    packed = ProtoAny()
+    packed.Pack(info)
+    code = CODES[family_of(failure)]
+    message = Status(code=code.value[0], message=failure.detail, details=[packed])
+    status: grpc.Status = rpc_status.to_status(message)
+    return status
+
+
+def failure_from_rpc(error: grpc.aio.AioRpcError) -> Failure | None:
+    """The failure that a call ended with, in its family, or None if the callee is at fault.
+
+    A call without an answer (lost, late, turned away) is `Unavailable`: nobody knows whether it
+    happened.
+    """
+    info = _error_info(error)
+    if info is not None and error.code() in _FAMILIES:
+        failure = Failure.__new__(_FAMILIES[error.code()])
+        facts = {name: json.loads(value) for name, value in info.metadata.items()}
+        Failure.__init__(failure, error.details() or "", reason=info.reason.lower(), **facts)
+        return failure
+    if error.code() in _NO_ANSWER:
+        return Unavailable("A part of the service did not answer; send the same request again.")
+    return None
+
+
+def _error_info(error: grpc.aio.AioRpcError) -> ErrorInfo | None:
+    # Typed for the blocking API's calls; it reads the same three things of ours.
+    status = rpc_status.from_call(cast(grpc.Call, error))
+    for detail in status.details if status is not None else ():
+        info = ErrorInfo()
+        if detail.Unpack(info):
+            return info
+    return None

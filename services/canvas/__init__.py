@@ -1,0 +1,1 @@
+"""Canvases, resources and assets."""

@@ -1,0 +1,1 @@
+"""What is true of canvases, whoever asks and however it is stored."""

@@ -1,0 +1,102 @@
+"""JSON text that is the same for equal values, and what is computed from it.
+
+RFC 8785, except that every number that is an integer is written in plain decimal digits,
+whatever its size (CV3). Stored objects are kept in this form.
+"""
+
+import hashlib
+from json.encoder import encode_basestring
+from typing import Any
+
+_FIRST_EXPONENT = 21  # ECMAScript writes numbers from 1e21 up, and below 1e-6, with an exponent
+
+
+def canonical(value: Any) -> str:
+    """The canonical JSON text of a value that is free of NaN, infinities and lone surrogates."""
+    parts: list[str] = []
+    _write(value, parts)
+    return "".join(parts)
+
+
+def digest(value: Any) -> bytes:
+    """SHA-256 over the canonical text: equal for equal payloads."""
+    return hashlib.sha256(canonical(value).encode()).digest()
+
+
+def object_hash(kind: str, object_id: str, text: str) -> int:
+    """What an object adds to the content hash of its canvas, by XOR (CV4).
+
+    `kind` is node, connection or field; `text` its canonical JSON. 64 bits, not negative.
+    """
+    hashed = hashlib.sha256(f"{kind}:{object_id}:{text}".encode()).digest()
+    return int.from_bytes(hashed[:8])
+
+
+def _write(value: Any, parts: list[str]) -> None:
+    match value:
+        case None:
+            parts.append("null")
+        case True:
+            parts.append("true")
+        case False:
+            parts.append("false")
+        case str():
+            parts.append(encode_basestring(value))
+        case int():
+            parts.append(str(value))
+        case float():
+            parts.append(_number(value))
+        case dict():
+            _write_object(value, parts)
+        case list():
+            _write_array(value, parts)
+        case _:
+            raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+def _write_object(value: dict[str, Any], parts: list[str]) -> None:
+    separator = "{"
+    for key in sorted(value, key=_utf16):
+        parts.append(f"{separator}{encode_basestring(key)}:")
+        _write(value[key], parts)
+        separator = ","
+    parts.append("}" if value else "{}")
+
+
+def _write_array(value: list[Any], parts: list[str]) -> None:
+    separator = "["
+    for item in value:
+        parts.append(separator)
+        _write(item, parts)
+        separator = ","
+    parts.append("]" if value else "[]")
+
+
+def _utf16(key: str) -> bytes:
+    return key.encode("utf-16-be")
+
+
+def _number(value: float) -> str:
+    if value.is_integer():
+        return str(int(value))
+    # repr gives the shortest digits that read back as the same number, as ECMAScript does; only
+    # the way of writing them differs.
+    sign, digits, exponent = _digits(repr(value))
+    point = exponent + len(digits)
+    if 0 < point <= _FIRST_EXPONENT:
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    mantissa = digits if len(digits) == 1 else f"{digits[0]}.{digits[1:]}"
+    return f"{sign}{mantissa}e{point - 1}"
+
+
+def _digits(text: str) -> tuple[str, str, int]:
+    """Sign, significant digits, and the power of ten of the last digit."""
+    sign = "-" if text.startswith("-") else ""
+    mantissa, _, power = text.lstrip("-").partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    exponent = int(power or 0) - len(fraction)
+    digits = (whole + fraction).lstrip("0")
+    stripped = digits.rstrip("0")
+    return sign, stripped, exponent + len(digits) - len(stripped)

@@ -1,0 +1,112 @@
+"""What can be wrong with a request to the canvas service."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from servicekit.errors import Conflict, Facts, Failure, Invalid, TooMany, Unavailable
+from services.canvas.domain.canonical import canonical
+
+MAX_SHOWN_BYTES = 4096
+
+
+class InvalidOperation(Invalid):
+    """An operation that can never be applied as it is."""
+
+    reason = "invalid_operation"
+
+
+class InlineMedia(Invalid):
+    """A value holds a picture, film or sound itself, where it should name a resource."""
+
+    reason = "inline_media"
+
+    def __init__(self, *, path: str) -> None:
+        super().__init__(
+            f"{path or 'The value'} holds media as a data URL: upload it and name its resource.",
+            path=path,
+        )
+
+
+class FieldConflict(Conflict):
+    """A baseline is not what is stored, or an id to be created exists."""
+
+    reason = "canvas_field_conflict"
+
+
+class ObjectMissing(Conflict):
+    """The node, connection or canvas that an operation needs is gone."""
+
+    reason = "canvas_object_missing"
+
+    def __init__(self, object_type: str, object_id: str) -> None:
+        super().__init__(
+            f"The {object_type} {object_id!r} is not there.",
+            object_type=object_type,
+            object_id=object_id,
+        )
+
+
+class MutationIdReused(Conflict):
+    """The mutation id came before with another payload."""
+
+    reason = "canvas_mutation_id_reused"
+
+    def __init__(self) -> None:
+        super().__init__("This mutation id was used for another request; it is never applied.")
+
+
+class CanvasTooLarge(TooMany):
+    """The canvas would have too many nodes or bytes."""
+
+    reason = "canvas_too_large"
+
+
+class StorageExceeded(TooMany):
+    """The account would have too many canvases, assets or bytes."""
+
+    reason = "structured_storage_exceeded"
+
+
+class ConcurrentWrite(Unavailable):
+    """Others were changing the canvas for too long; nothing of this request was applied."""
+
+    reason = "canvas_concurrent_write"
+
+    def __init__(self) -> None:
+        super().__init__("The canvas is being changed; send the same request again.")
+
+
+class AssetVersionConflict(Conflict):
+    """The stored asset is not the version that was read."""
+
+    reason = "asset_version_conflict"
+
+    def __init__(self, version: int) -> None:
+        super().__init__(
+            f"The asset is at version {version} now; read it and write again.", version=version
+        )
+
+
+class IdempotencyKeyReused(Conflict):
+    """The key came before with another request."""
+
+    reason = "idempotency_key_reused"
+
+    def __init__(self) -> None:
+        super().__init__("This idempotency key was used for another request.")
+
+
+def shown(current: Any) -> Facts:
+    """The fact that tells what is stored instead, if it is at most 4 KiB of JSON."""
+    return {"current_value": current} if len(canonical(current).encode()) <= MAX_SHOWN_BYTES else {}
+
+
+@contextmanager
+def located(index: int) -> Iterator[None]:
+    """Adds to a failure which operation of the request it is about."""
+    try:
+        yield
+    except Failure as failure:
+        failure.facts.setdefault("operation_index", index)
+        raise

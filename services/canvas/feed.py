@@ -1,0 +1,73 @@
+"""Tells presence what was committed, without holding up the commit."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+from gesso.presence.v1 import presence_pb2
+from gesso.presence.v1.presence_pb2_grpc import PresenceServiceStub
+
+from servicekit.client import Client
+from servicekit.errors import Failure
+from servicekit.identity import Behalf
+from servicekit.telemetry import logger
+
+# An instance that nobody can reach must not fill our memory; who misses news reads sync-status.
+MAX_WAITING = 10_000
+MAX_BATCH = 500
+ANNOUNCE_SECONDS = 2.0
+
+
+class Feed:
+    """The news that presence has not heard yet: the newest revision of each canvas."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, str], int] = {}
+        self._news = asyncio.Event()
+
+    def changed(self, account_id: str, canvas_id: str, revision: int) -> None:
+        """Has presence told, soon, that a canvas is at a revision. Never waits, never fails."""
+        key = (account_id, canvas_id)
+        if key in self._waiting or len(self._waiting) < MAX_WAITING:
+            self._waiting[key] = max(revision, self._waiting.get(key, 0))
+            self._news.set()
+
+    async def batch(self) -> list[presence_pb2.Invalidation]:
+        """Waits for news and takes up to 500 of them."""
+        await self._news.wait()
+        keys = list(self._waiting)[:MAX_BATCH]
+        taken = [
+            presence_pb2.Invalidation(
+                account_id=account_id,
+                canvas_id=canvas_id,
+                revision=self._waiting.pop((account_id, canvas_id)),
+            )
+            for account_id, canvas_id in keys
+        ]
+        if not self._waiting:
+            self._news.clear()
+        return taken
+
+
+@asynccontextmanager
+async def feeding(feed: Feed, presence: Client) -> AsyncIterator[None]:
+    """Passes the news on to presence, inside the block."""
+    async with asyncio.TaskGroup() as tasks:
+        telling = tasks.create_task(_tell(feed, presence))
+        try:
+            yield
+        finally:
+            telling.cancel()
+
+
+async def _tell(feed: Feed, presence: Client) -> None:
+    log = logger("canvas.feed")
+    stub = PresenceServiceStub(presence.channel)
+    while True:
+        news = presence_pb2.AnnounceRequest(invalidations=await feed.batch())
+        try:
+            await presence.call(stub.Announce, news, Behalf(), seconds=ANNOUNCE_SECONDS)
+        except (Failure, grpc.aio.AioRpcError) as error:
+            # Lost news is not promised to arrive: sessions compare sync-status.
+            log.warning("presence was not told", canvases=len(news.invalidations), why=str(error))

@@ -1,0 +1,217 @@
+"""Speaks gesso.canvas.v1: messages into values and back."""
+
+from typing import Any
+
+from gesso.canvas.v1 import canvas_pb2
+from gesso.canvas.v1.canvas_pb2_grpc import CanvasServiceServicer
+
+from servicekit.errors import Invalid
+from servicekit.identity import Context, account_of
+from servicekit.pages import page_size, place_from_token, token_from_place
+from servicekit.strictjson import NotJson, loads
+from servicekit.times import micros_from_time, time_from_micros, timestamp_from_time
+from services.canvas.domain.edits import (
+    CreateCanvas,
+    CreateConnection,
+    CreateNode,
+    Edit,
+    PatchNode,
+    RemoveConnection,
+    RemoveNode,
+    SetField,
+    UpdateConnection,
+)
+from services.canvas.domain.failures import InvalidOperation, located
+from services.canvas.domain.values import MAX_DEPTH
+from services.canvas.service import NEWEST, CanvasService, Mutation
+from services.canvas.store import Summary
+
+MAX_NODES_READ = 100
+
+
+class CanvasRpc(CanvasServiceServicer):
+    """The canvas service as gRPC."""
+
+    def __init__(self, service: CanvasService) -> None:
+        self._service = service
+
+    async def ListCanvases(
+        self, request: canvas_pb2.ListCanvasesRequest, context: Context
+    ) -> canvas_pb2.ListCanvasesResponse:
+        """See canvas.proto."""
+        size = page_size(request.page_size)
+        place = place_from_token(request.page_token, int, int)
+        before = (time_from_micros(place[0]), place[1]) if place else NEWEST
+        found = await self._service.page(account_of(context), before, size + 1)
+        shown = found[:size]
+        more = len(found) > size
+        return canvas_pb2.ListCanvasesResponse(
+            canvases=map(canvas_from_summary, shown),
+            next_page_token=token_from_place(
+                micros_from_time(shown[-1].updated_at), shown[-1].incarnation
+            )
+            if more
+            else "",
+        )
+
+    async def GetCanvas(
+        self, request: canvas_pb2.GetCanvasRequest, context: Context
+    ) -> canvas_pb2.GetCanvasResponse:
+        """See canvas.proto."""
+        whole = await self._service.read(account_of(context), request.canvas_id)
+        return canvas_pb2.GetCanvasResponse(
+            canvas=canvas_from_summary(whole.summary),
+            fields=whole.fields.encode(),
+            nodes=_array(whole.nodes),
+            connections=_array(whole.connections),
+        )
+
+    async def DeleteCanvas(
+        self, request: canvas_pb2.DeleteCanvasRequest, context: Context
+    ) -> canvas_pb2.DeleteCanvasResponse:
+        """See canvas.proto."""
+        await self._service.delete(account_of(context), request.canvas_id)
+        return canvas_pb2.DeleteCanvasResponse()
+
+    async def ApplyOperations(
+        self, request: canvas_pb2.ApplyOperationsRequest, context: Context
+    ) -> canvas_pb2.ApplyOperationsResponse:
+        """See canvas.proto."""
+        mutation = Mutation(
+            canvas_id=request.canvas_id,
+            mutation_id=request.mutation_id,
+            base_revision=request.base_revision,
+            edits=edits_from_proto(request.operations),
+        )
+        applied = await self._service.apply(account_of(context), mutation)
+        return canvas_pb2.ApplyOperationsResponse(
+            receipt=applied.receipt.result,
+            revision=applied.receipt.revision,
+            replayed=applied.replayed,
+        )
+
+    async def GetSyncStatus(
+        self, request: canvas_pb2.GetSyncStatusRequest, context: Context
+    ) -> canvas_pb2.GetSyncStatusResponse:
+        """See canvas.proto."""
+        status = await self._service.sync_status(account_of(context), request.canvas_id)
+        return canvas_pb2.GetSyncStatusResponse(
+            revision=status.revision,
+            content_hash=_hex(status.content_hash),
+            server_time=timestamp_from_time(status.now),
+        )
+
+    async def BatchGetNodes(
+        self, request: canvas_pb2.BatchGetNodesRequest, context: Context
+    ) -> canvas_pb2.BatchGetNodesResponse:
+        """See canvas.proto."""
+        if not 0 < len(request.node_ids) <= MAX_NODES_READ:
+            raise Invalid(f"1 to {MAX_NODES_READ} nodes can be read at once.", path="node_ids")
+        revision, bodies = await self._service.some_nodes(
+            account_of(context), request.canvas_id, list(request.node_ids)
+        )
+        return canvas_pb2.BatchGetNodesResponse(
+            revision=revision, nodes=[body.encode() for body in bodies]
+        )
+
+
+def canvas_from_summary(summary: Summary) -> canvas_pb2.Canvas:
+    """What lists say of a canvas, as a message."""
+    return canvas_pb2.Canvas(
+        canvas_id=summary.canvas_id,
+        title=summary.title,
+        revision=summary.revision,
+        node_count=summary.node_count,
+        create_time=timestamp_from_time(summary.created_at),
+        update_time=timestamp_from_time(summary.updated_at),
+        incarnation=summary.incarnation,
+        content_hash=_hex(summary.content_hash),
+    )
+
+
+def edits_from_proto(messages: Any) -> list[Edit]:
+    """The operations of a request as values. Raises `InvalidOperation`, saying which."""
+    edits: list[Edit] = []
+    for index, message in enumerate(messages):
+        with located(index):
+            edits.append(_edit_from_proto(message))
+    return edits
+
+
+def _edit_from_proto(message: canvas_pb2.Operation) -> Edit:
+    match message.WhichOneof("kind"):
+        case "create_canvas":
+            # Its nodes lie two levels deep.
+            canvas = _object("canvas", message.create_canvas.canvas, max_depth=MAX_DEPTH + 2)
+            return CreateCanvas(
+                nodes=_list("nodes", canvas.pop("nodes", [])),
+                connections=_list("connections", canvas.pop("connections", [])),
+                fields={name: value for name, value in canvas.items() if value is not None},
+            )
+        case "create_node":
+            return CreateNode(_object("node", message.create_node.node))
+        case "patch_node":
+            return PatchNode(
+                node_id=message.patch_node.id,
+                patch=_values(message.patch_node.patch),
+                before=_values(message.patch_node.before),
+            )
+        case "remove_node":
+            expected = _object("expected", message.remove_node.expected)
+            return RemoveNode(message.remove_node.id, expected)
+        case "create_connection":
+            return CreateConnection(_object("connection", message.create_connection.connection))
+        case "update_connection":
+            update = message.update_connection
+            return UpdateConnection(
+                connection_id=update.id,
+                expected=_object("expected", update.expected),
+                connection=_object("connection", update.connection),
+            )
+        case "remove_connection":
+            expected = _object("expected", message.remove_connection.expected)
+            return RemoveConnection(message.remove_connection.id, expected)
+        case "set_field":
+            return SetField(
+                name=message.set_field.field,
+                value=_value("value", message.set_field.value),
+                before=_value("beforeValue", message.set_field.before_value),
+            )
+        case _:
+            raise InvalidOperation("The operation is of no known type.", path="type")
+
+
+def _value(name: str, text: bytes, *, max_depth: int = MAX_DEPTH) -> Any:
+    if not text:
+        return None
+    try:
+        return loads(text, max_depth=max_depth)
+    except NotJson as error:
+        raise InvalidOperation(f"{name}: {error.detail}", path=name) from None
+
+
+def _values(texts: Any) -> dict[str, Any]:
+    return {path: _value(path, text) for path, text in texts.items()}
+
+
+def _object(name: str, text: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
+    value = _value(name, text, max_depth=max_depth)
+    if not isinstance(value, dict):
+        raise InvalidOperation(f"{name} must be a JSON object.", path=name)
+    return value
+
+
+def _list(name: str, value: Any) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise InvalidOperation(f"{name} must be a JSON array.", path=name)
+    return value
+
+
+def _array(texts: list[str]) -> bytes:
+    return f"[{','.join(texts)}]".encode()
+
+
+def _hex(content_hash: int) -> str:
+    return f"{content_hash:016x}"

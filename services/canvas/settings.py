@@ -1,0 +1,34 @@
+"""What the canvas service must know."""
+
+from typing import Annotated
+
+from servicekit.objects import ObjectSettings
+from servicekit.postgres import DatabaseSettings
+from servicekit.settings import ServerSettings, setting
+from services.canvas.domain.limits import Limits
+
+
+class Settings(ServerSettings, frozen=True, kw_only=True):
+    """The canvas service's settings."""
+
+    database: DatabaseSettings
+    objects: ObjectSettings
+    presence_address: Annotated[
+        str,
+        setting("Where presence is.", example="dns:///gesso-presence:50054", shared=True),
+    ]
+    max_canvases: Annotated[
+        int, setting("At most so many canvases an account.", example="1000", ge=1)
+    ] = 1_000
+    max_assets: Annotated[
+        int, setting("At most so many assets an account.", example="2000", ge=1)
+    ] = 2_000
+    max_json_bytes: Annotated[
+        int, setting("At most so many bytes of canvases an account.", example="268435456", ge=1)
+    ] = 256 * 1024 * 1024
+
+    def limits(self) -> Limits:
+        """The limits of an account."""
+        return Limits(
+            canvases=self.max_canvases, assets=self.max_assets, json_bytes=self.max_json_bytes
+        )

@@ -1,0 +1,1 @@
+"""The `gesso` command."""

@@ -1,0 +1,23 @@
+"""Services on real stores, one of each for the tests of one process."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from servicekit.client import Client
+from tests.support.services import canvas_service, canvas_settings
+
+
+@pytest.fixture(scope="session")
+def objects_url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where files are kept."""
+    folder: Path = tmp_path_factory.mktemp("objects")
+    return folder.as_uri()
+
+
+@pytest.fixture(scope="session")
+async def canvas(shared_database: str, objects_url: str) -> AsyncIterator[Client]:
+    """A client of a real canvas service."""
+    async with canvas_service(canvas_settings(shared_database, objects_url)) as client:
+        yield client
