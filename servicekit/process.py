@@ -3,9 +3,10 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import TypeVar
 
 import uvloop
@@ -29,17 +30,26 @@ def run(
     `role` names the process, e.g. `generation-worker`; settings are read for `service` from the
     environment. Leaving the context manager is the drain.
     """
-    try:
-        settings = load(settings_type, service, os.environ)
-    except WrongSettings as error:
-        for line in error.lines:
-            sys.stderr.write(f"gesso {role}: {line}\n")
-        return WRONG_SETTINGS
-    configure_logs(role, settings.log_level)
     # We never fork; grpcio's fork support costs a sixth of its speed (docs/decisions/0002).
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    uvloop.run(_until_told(role, settings, running))
-    return 0
+    lines: list[str] = []
+    try:
+        settings = load(settings_type, service, os.environ)
+        configure_logs(role, settings.log_level)
+        uvloop.run(_until_told(role, settings, running))
+    except* WrongSettings as errors:
+        lines = [line for error in _flat(errors) for line in error.lines]
+    for line in lines:
+        sys.stderr.write(f"gesso {role}: {line}\n")
+    return WRONG_SETTINGS if lines else 0
+
+
+def _flat(errors: BaseExceptionGroup[WrongSettings]) -> Iterator[WrongSettings]:
+    for error in errors.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _flat(error)
+        else:
+            yield error
 
 
 async def _until_told(
@@ -52,6 +62,17 @@ async def _until_told(
         loop.add_signal_handler(number, told.set)
     async with running(settings):
         log.info("up")
+        _notify("READY=1")
         await told.wait()
         log.info("draining")
     log.info("down")
+
+
+def _notify(state: str) -> None:
+    """Tells whoever started us how we are, if it asked: systemd's protocol, one datagram."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, suppress(OSError):
+        sender.connect(address.replace("@", "\0", 1) if address.startswith("@") else address)
+        sender.send(state.encode())

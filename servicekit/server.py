@@ -11,7 +11,7 @@ from grpc_reflection.v1alpha import reflection
 from servicekit import wire
 from servicekit.errors import Failure
 from servicekit.interceptors import Guard
-from servicekit.settings import ServerSettings
+from servicekit.settings import CannotListen, ServerSettings
 from servicekit.telemetry import Metrics, logger, metrics_served
 
 CHECK_SECONDS = 1.0
@@ -56,8 +56,8 @@ async def serving(
     reflection.enable_server_reflection(names, server)
     try:
         port = server.add_insecure_port(settings.listen)
-    except RuntimeError as error:
-        raise OSError(f"cannot listen on {settings.listen}: is the port taken?") from error
+    except RuntimeError:
+        raise CannotListen(settings.listen, "is the port taken?") from None
     with metrics_served(metrics, settings.metrics_listen):
         await server.start()
         async with asyncio.TaskGroup() as tasks:

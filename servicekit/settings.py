@@ -29,6 +29,13 @@ class WrongSettings(Exception):  # noqa: N818 - facts are named without a suffix
         self.lines = lines
 
 
+class CannotListen(WrongSettings):
+    """The address to listen on is taken, or not one of this machine."""
+
+    def __init__(self, address: str, why: str) -> None:
+        super().__init__([f"cannot listen on {address}: {why}"])
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all settings.
 
@@ -63,6 +70,7 @@ class Variable:
     name: str
     description: str
     example: str
+    required: bool
     default: str | None
     shared: bool
     secret: bool
@@ -82,6 +90,7 @@ def variables(settings: type[Settings], service: str) -> list[Variable]:
                 name=_name(None if _is(meta, "shared") else service, field.name),
                 description=meta.description or "",
                 example=str((meta.examples or [""])[0]),
+                required=field.required,
                 default=None if field.required or field.default is None else str(field.default),
                 shared=_is(meta, "shared"),
                 secret=_is(meta, "secret"),

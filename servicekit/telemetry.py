@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import structlog
 from prometheus_client import CollectorRegistry, Histogram, start_http_server
 
-from servicekit.settings import host_and_port
+from servicekit.settings import CannotListen, host_and_port
 
 Log = structlog.stdlib.BoundLogger
 
@@ -82,7 +82,10 @@ def metrics_served(metrics: Metrics, listen: str | None) -> Iterator[None]:
         yield
         return
     host, port = host_and_port(listen)
-    server, thread = start_http_server(port, addr=host, registry=metrics.registry)
+    try:
+        server, thread = start_http_server(port, addr=host, registry=metrics.registry)
+    except OSError as error:
+        raise CannotListen(listen, error.strerror or str(error)) from None
     try:
         yield
     finally:

@@ -75,6 +75,17 @@ class Server:
         return True
 
 
+def program_version() -> str:
+    """What the server's program says that it is. Raises `NoDatabase`."""
+    try:
+        done = subprocess.run(
+            [_programs() / "postgres", "--version"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise NoDatabase(f"PostgreSQL does not run here: {error}") from error
+    return done.stdout.strip()
+
+
 def prepared(folder: Path) -> Server:
     """The server of a data folder, which is made if it is not there.
 

@@ -1,5 +1,6 @@
 """The SQL schemas of the suite."""
 
+from gateway.migrations import SCHEMA as GATEWAY
 from services.canvas.migrations import SCHEMA as CANVAS
 
-SCHEMAS = [CANVAS]
+SCHEMAS = [GATEWAY, CANVAS]

@@ -58,7 +58,11 @@ class CanvasRpc(CanvasServiceServicer):
         self, request: canvas_pb2.GetCanvasRequest, context: Context
     ) -> canvas_pb2.GetCanvasResponse:
         """See canvas.proto."""
-        whole = await self._service.read(account_of(context), request.canvas_id)
+        whole = await self._service.read(
+            account_of(context), request.canvas_id, known_etag=request.known_etag
+        )
+        if isinstance(whole, Summary):
+            return canvas_pb2.GetCanvasResponse(canvas=canvas_from_summary(whole))
         return canvas_pb2.GetCanvasResponse(
             canvas=canvas_from_summary(whole.summary),
             fields=whole.fields.encode(),
@@ -124,7 +128,7 @@ def canvas_from_summary(summary: Summary) -> canvas_pb2.Canvas:
         node_count=summary.node_count,
         create_time=timestamp_from_time(summary.created_at),
         update_time=timestamp_from_time(summary.updated_at),
-        incarnation=summary.incarnation,
+        etag=summary.etag,
         content_hash=_hex(summary.content_hash),
     )
 

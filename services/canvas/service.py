@@ -98,9 +98,9 @@ class CanvasService:
         """Up to `limit` canvases, newest change first, from before a place on."""
         return await self._store.page(account_id, before, limit)
 
-    async def read(self, account_id: str, canvas_id: str) -> Whole:
-        """A canvas with its content. Raises `NotFound`."""
-        whole = await self._store.read(account_id, canvas_id)
+    async def read(self, account_id: str, canvas_id: str, *, known_etag: str) -> Whole | Summary:
+        """A canvas with its content, or its summary if that is known. Raises `NotFound`."""
+        whole = await self._store.read(account_id, canvas_id, known_etag=known_etag)
         if whole is None:
             raise NotFound("canvas")
         return whole

@@ -230,6 +230,11 @@ class Summary:
     created_at: datetime
     updated_at: datetime
 
+    @property
+    def etag(self) -> str:
+        """Equal for equal content (CV15)."""
+        return f"{self.revision}-{self.incarnation}"
+
 
 @dataclass(frozen=True)
 class Whole:
@@ -369,16 +374,21 @@ class CanvasStore:
         rows = await self._database.fetch(LIST_CANVASES, account_id, *before, limit)
         return [_summary(row) for row in rows]
 
-    async def read(self, account_id: str, canvas_id: str) -> Whole | None:
-        """A whole canvas, all of one revision."""
+    async def read(
+        self, account_id: str, canvas_id: str, *, known_etag: str
+    ) -> Whole | Summary | None:
+        """A whole canvas, all of one revision; only its summary if it has the known etag."""
         async with self._database.transaction(isolation="repeatable_read") as connection:
             row = await connection.fetchrow(READ_CANVAS, account_id, canvas_id)
             if row is None:
                 return None
+            summary = _summary(row)
+            if summary.etag == known_etag:
+                return summary
             nodes = await connection.fetch(READ_NODES, row["key"])
             connections = await connection.fetch(READ_CONNECTIONS, row["key"])
         return Whole(
-            summary=_summary(row),
+            summary=summary,
             fields=row["fields"],
             nodes=[node["body"] for node in nodes],
             connections=[link["body"] for link in connections],

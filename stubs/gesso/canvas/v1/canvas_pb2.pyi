@@ -40,7 +40,7 @@ class Canvas(_message.Message):
     NODE_COUNT_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
-    INCARNATION_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     CONTENT_HASH_FIELD_NUMBER: _builtins.int
     canvas_id: _builtins.str
     """The client's id."""
@@ -50,8 +50,10 @@ class Canvas(_message.Message):
     """1 after creation; every committed request adds one."""
     node_count: _builtins.int
     """Number of nodes."""
-    incarnation: _builtins.int
-    """Tells this canvas from an earlier one of the same id: positive, growing."""
+    etag: _builtins.str
+    """Equal for equal content: tells revisions apart, and this canvas from an earlier one of the
+    same id.
+    """
     content_hash: _builtins.str
     """Hash over the content, 16 hex digits: XOR over all nodes, connections and set fields of
     the first 8 bytes of SHA-256 over `kind:id:` and the object's canonical JSON.
@@ -73,12 +75,12 @@ class Canvas(_message.Message):
         node_count: _builtins.int = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
-        incarnation: _builtins.int = ...,
+        etag: _builtins.str = ...,
         content_hash: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["canvas_id", b"canvas_id", "content_hash", b"content_hash", "create_time", b"create_time", "incarnation", b"incarnation", "node_count", b"node_count", "revision", b"revision", "title", b"title", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canvas_id", b"canvas_id", "content_hash", b"content_hash", "create_time", b"create_time", "etag", b"etag", "node_count", b"node_count", "revision", b"revision", "title", b"title", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -145,16 +147,20 @@ class GetCanvasRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CANVAS_ID_FIELD_NUMBER: _builtins.int
+    KNOWN_ETAG_FIELD_NUMBER: _builtins.int
     canvas_id: _builtins.str
     """The client's id."""
+    known_etag: _builtins.str
+    """The etag of what the caller has, empty for nothing."""
     def __init__(
         self,
         *,
         canvas_id: _builtins.str = ...,
+        known_etag: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["canvas_id", b"canvas_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canvas_id", b"canvas_id", "known_etag", b"known_etag"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -178,7 +184,7 @@ class GetCanvasResponse(_message.Message):
     """The connections in creation order, as one JSON array."""
     @_builtins.property
     def canvas(self) -> Global___Canvas:
-        """What lists say of it."""
+        """What lists say of it. If its etag is the known one, nothing else is set."""
 
     def __init__(
         self,

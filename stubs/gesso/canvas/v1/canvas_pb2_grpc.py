@@ -82,7 +82,7 @@ class CanvasServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetCanvas(self, request, context):
-        """Reads one canvas with its whole content.
+        """Reads one canvas with its whole content, or without it if it is the one that is known.
         NOT_FOUND: the account has no such canvas.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -49,7 +49,7 @@ class CanvasServiceStub:
     INVALID_ARGUMENT: a page token that is not ours, or a page size outside 0 to 200.
     """
     GetCanvas: _grpc.UnaryUnaryMultiCallable[_canvas_pb2.GetCanvasRequest, _canvas_pb2.GetCanvasResponse]
-    """Reads one canvas with its whole content.
+    """Reads one canvas with its whole content, or without it if it is the one that is known.
     NOT_FOUND: the account has no such canvas.
     """
     DeleteCanvas: _grpc.UnaryUnaryMultiCallable[_canvas_pb2.DeleteCanvasRequest, _canvas_pb2.DeleteCanvasResponse]
@@ -89,7 +89,7 @@ class CanvasServiceAsyncStub(CanvasServiceStub):
     INVALID_ARGUMENT: a page token that is not ours, or a page size outside 0 to 200.
     """
     GetCanvas: _aio.UnaryUnaryMultiCallable[_canvas_pb2.GetCanvasRequest, _canvas_pb2.GetCanvasResponse]  # type: ignore[assignment]
-    """Reads one canvas with its whole content.
+    """Reads one canvas with its whole content, or without it if it is the one that is known.
     NOT_FOUND: the account has no such canvas.
     """
     DeleteCanvas: _aio.UnaryUnaryMultiCallable[_canvas_pb2.DeleteCanvasRequest, _canvas_pb2.DeleteCanvasResponse]  # type: ignore[assignment]
@@ -138,7 +138,7 @@ class CanvasServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _canvas_pb2.GetCanvasRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_canvas_pb2.GetCanvasResponse, _abc.Awaitable[_canvas_pb2.GetCanvasResponse]]:
-        """Reads one canvas with its whole content.
+        """Reads one canvas with its whole content, or without it if it is the one that is known.
         NOT_FOUND: the account has no such canvas.
         """
 

@@ -1,0 +1,157 @@
+"""Puts the gateway together."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from importlib.metadata import version
+
+import uvicorn
+from starlette.applications import Starlette
+from valkey.asyncio import Valkey
+
+from gateway import clients, openapi
+from gateway.accounts import Accounts
+from gateway.accounts_store import AccountsStore
+from gateway.auth import Doorkeeper
+from gateway.clients import Clients
+from gateway.dispatch import Dispatcher
+from gateway.endpoints import endpoints_of
+from gateway.grants import Grants, granting
+from gateway.limits import TryLimits
+from gateway.metrics import HttpMetrics
+from gateway.pages import Pages
+from gateway.readiness import Check
+from gateway.routes.auth import AuthRoutes
+from gateway.routes.canvases import CanvasRoutes
+from gateway.routes.generations import GenerationRoutes
+from gateway.routes.resources import ResourceRoutes
+from gateway.routes.suite import SuiteRoutes
+from gateway.routes.tasks import TaskRoutes
+from gateway.settings import Settings
+from servicekit import postgres, valkey
+from servicekit.objects import Objects
+from servicekit.postgres import Database
+from servicekit.settings import CannotListen, host_and_port
+from servicekit.telemetry import Metrics, metrics_served
+
+# Without the gateway's own database nobody can be told from anybody.
+NEEDED = frozenset({"postgres"})
+
+
+@asynccontextmanager
+async def serving(settings: Settings) -> AsyncIterator[int]:
+    """Serves HTTP, SSE and WebSocket inside the block, and yields the port.
+
+    Leaving the block has streams end with a hint to come back, and waits for requests in flight.
+    """
+    draining = asyncio.Event()
+    metrics = Metrics()
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(
+            postgres.connected(settings.database, application="gateway")
+        )
+        services = await stack.enter_async_context(clients.connected(settings))
+        store = AccountsStore(database)
+        grants = Grants(store, services.generation, settings.signup_grant_credits)
+        await stack.enter_async_context(granting(grants))
+        counting = None
+        if settings.valkey.redis_url is not None:
+            counting = await stack.enter_async_context(valkey.connected(settings.valkey.redis_url))
+        objects = Objects.at(settings.objects.objects_url)
+        app = _app(
+            settings,
+            accounts=Accounts(store),
+            grants=grants,
+            services=services,
+            objects=objects,
+            checks=_checks(database, services, objects, counting),
+            metrics=HttpMetrics(metrics.registry),
+            draining=draining,
+        )
+        stack.enter_context(metrics_served(metrics, settings.metrics_listen))
+        yield await stack.enter_async_context(_listening(app, settings, draining))
+
+
+def _app(
+    settings: Settings,
+    *,
+    accounts: Accounts,
+    grants: Grants,
+    services: Clients,
+    objects: Objects,
+    checks: dict[str, Check],
+    metrics: HttpMetrics,
+    draining: asyncio.Event,
+) -> Starlette:
+    doorkeeper = Doorkeeper(accounts, settings.origins())
+    tries = TryLimits(settings.valkey.redis_url, settings.tries_per_minute)
+    served = [
+        *endpoints_of(AuthRoutes(accounts, grants, tries, secure=settings.secure())),
+        *endpoints_of(CanvasRoutes(services.canvas)),
+        *endpoints_of(ResourceRoutes(services.canvas, objects)),
+        *endpoints_of(GenerationRoutes(services.generation)),
+        *endpoints_of(TaskRoutes(services.tasks, draining)),
+    ]
+    pages = Pages(openapi.document(served, version=version("gesso")))
+    served += endpoints_of(SuiteRoutes(pages, checks, needed=NEEDED))
+    dispatcher = Dispatcher(doorkeeper, metrics, secure=settings.secure())
+    return Starlette(routes=dispatcher.routes(served))
+
+
+def _checks(
+    database: Database, services: Clients, objects: Objects, counting: Valkey | None
+) -> dict[str, Check]:
+    checks: dict[str, Check] = {
+        "postgres": database.check,
+        "objects": objects.check,
+        "canvas": lambda: clients.check(services.canvas),
+        "tasks": lambda: clients.check(services.tasks),
+        "generation": lambda: clients.check(services.generation),
+        "presence": lambda: clients.check(services.presence),
+    }
+    if counting is not None:
+        checks["valkey"] = lambda: valkey.check(counting)
+    return checks
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the process that it is part of."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def _listening(
+    app: Starlette, settings: Settings, draining: asyncio.Event
+) -> AsyncIterator[int]:
+    host, port = host_and_port(settings.listen)
+    try:
+        bound = socket.create_server((host, port), backlog=2048)
+    except OSError as error:
+        raise CannotListen(settings.listen, error.strerror or str(error)) from None
+    config = uvicorn.Config(
+        app,
+        loop="none",
+        http="httptools",
+        ws="websockets-sansio",
+        ws_max_size=64 * 1024,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=settings.trusted_proxies or None,
+        timeout_graceful_shutdown=max(1, int(settings.drain_seconds)),
+    )
+    server = _Server(config)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(server.serve(sockets=[bound]))
+        try:
+            yield int(bound.getsockname()[1])
+        finally:
+            draining.set()
+            server.should_exit = True
+            await running

@@ -1,0 +1,73 @@
+"""Has the wallet give new accounts their first credits, and tries again until it has."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+from gesso.wallet.v1 import wallet_pb2
+from gesso.wallet.v1.wallet_pb2_grpc import WalletServiceStub
+
+from gateway.accounts_store import AccountsStore
+from servicekit.client import Client
+from servicekit.errors import Failure
+from servicekit.identity import Behalf
+from servicekit.telemetry import logger
+
+AGAIN_SECONDS = 15.0
+CALL_SECONDS = 3.0
+BATCH = 100
+MICROS = 1_000_000
+
+_log = logger("gateway.grants")
+
+
+class Grants:
+    """The first credits of new accounts."""
+
+    def __init__(self, store: AccountsStore, generation: Client, credits_: int) -> None:
+        self._store = store
+        self._generation = generation
+        self._stub = WalletServiceStub(generation.channel)
+        self._micros = credits_ * MICROS
+
+    async def now(self, account_id: str) -> None:
+        """Gives an account its first credits, once however often this is called.
+
+        While the wallet is away the credits come later; an account is worth having without.
+        """
+        try:
+            if self._micros > 0:
+                request = wallet_pb2.GrantRequest(
+                    amount_micros=self._micros, reference=f"signup:{account_id}"
+                )
+                behalf = Behalf(account_id=account_id)
+                await self._generation.call(self._stub.Grant, request, behalf, seconds=CALL_SECONDS)
+            await self._store.mark_granted(account_id)
+        except (Failure, grpc.aio.AioRpcError) as error:
+            _log.warning("first credits are late", account=account_id, why=str(error))
+
+    async def late(self) -> None:
+        """Gives credits to the accounts that still wait for them."""
+        for account_id in await self._store.without_grant(BATCH):
+            await self.now(account_id)
+
+
+@asynccontextmanager
+async def granting(grants: Grants) -> AsyncIterator[None]:
+    """Looks after late credits now and then, inside the block."""
+    async with asyncio.TaskGroup() as tasks:
+        looking = tasks.create_task(_look_after(grants))
+        try:
+            yield
+        finally:
+            looking.cancel()
+
+
+async def _look_after(grants: Grants) -> None:
+    while True:
+        try:
+            await grants.late()
+        except Failure as failure:
+            _log.warning("late credits are not looked after", why=str(failure))
+        await asyncio.sleep(AGAIN_SECONDS)

@@ -1,0 +1,1 @@
+"""The browser's routes: requests into calls, answers into JSON."""

@@ -1,0 +1,66 @@
+"""What the gateway must know."""
+
+from typing import Annotated
+
+from servicekit.objects import ObjectSettings
+from servicekit.postgres import DatabaseSettings
+from servicekit.settings import ServerSettings, setting
+from servicekit.valkey import ValkeySettings
+
+
+class Settings(ServerSettings, frozen=True, kw_only=True):
+    """The gateway's settings."""
+
+    database: DatabaseSettings
+    objects: ObjectSettings
+    valkey: ValkeySettings
+    canvas_address: Annotated[
+        str, setting("Where canvas is.", example="dns:///gesso-canvas:50051", shared=True)
+    ]
+    tasks_address: Annotated[
+        str, setting("Where tasks is.", example="dns:///gesso-tasks:50052", shared=True)
+    ]
+    generation_address: Annotated[
+        str, setting("Where generation is.", example="dns:///gesso-generation:50053", shared=True)
+    ]
+    presence_address: Annotated[
+        str, setting("Where presence is.", example="dns:///gesso-presence:50054", shared=True)
+    ]
+    allowed_origins: Annotated[
+        str,
+        setting(
+            "Origins of pages that may change things with a session cookie, separated by commas.",
+            example="https://canvas.example.com",
+            pattern=r"^https?://[^\s,/]+(,https?://[^\s,/]+)*$",
+        ),
+    ]
+    trusted_proxies: Annotated[
+        str,
+        setting(
+            "Addresses of proxies whose X-Forwarded-For and -Proto are believed, separated by "
+            "commas.",
+            example="10.0.0.0/8",
+        ),
+    ] = ""
+    signup_grant_credits: Annotated[
+        int,
+        setting(
+            "Credits that a new account gets.", example="1000", shared=True, ge=0, le=1_000_000_000
+        ),
+    ] = 1000
+    tries_per_minute: Annotated[
+        int,
+        setting(
+            "How often a minute sign-in may be tried from one address and for one account.",
+            example="20",
+            ge=1,
+        ),
+    ] = 20
+
+    def origins(self) -> frozenset[str]:
+        """The allowed origins."""
+        return frozenset(self.allowed_origins.split(","))
+
+    def secure(self) -> bool:
+        """Whether pages are served over https, so that the cookie is for https only."""
+        return all(origin.startswith("https://") for origin in self.origins())

@@ -1,0 +1,1 @@
+"""The `gesso` commands, one module each."""

@@ -1,0 +1,128 @@
+"""Which processes make a suite on one machine, where they listen, and what they are told."""
+
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from servicekit.settings import WrongSettings, load
+from suite import roles
+from suite.roles import RoleKind
+from suite.supervisor import Role
+
+HOST = "127.0.0.1"
+
+_SERVERS = (roles.CANVAS, roles.TASKS, roles.GENERATION, roles.PRESENCE)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was asked for."""
+
+    data_folder: Path
+    port: int
+    workers: int
+    gateways: int
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Where the stores are."""
+
+    database_url: str
+    redis_url: str
+
+
+@dataclass(frozen=True)
+class Constellation:
+    """The processes, in the order in which they start; the gateways come last."""
+
+    services: list[Role]
+    gateways: list[Role]
+
+    @property
+    def url(self) -> str:
+        """Where a browser finds the suite."""
+        return f"http://{self.gateways[0].address}"
+
+
+def constellation(wanted: Wanted, stores: Stores, environ: Mapping[str, str]) -> Constellation:
+    """The suite as it was asked for.
+
+    Raises `WrongSettings` for settings in `environ` that one of the processes could not start
+    with.
+    """
+    ports = {kind.name: free_port() for kind in _SERVERS}
+    gateway_ports = range(wanted.port, wanted.port + wanted.gateways)
+    shared = {
+        **environ,
+        "GESSO_INTERNAL_TOKENS": environ.get("GESSO_INTERNAL_TOKENS")
+        or _internal_token(wanted.data_folder),
+        "GESSO_DATABASE_URL": stores.database_url,
+        "GESSO_REDIS_URL": stores.redis_url,
+        "GESSO_OBJECTS_URL": environ.get("GESSO_OBJECTS_URL")
+        or (wanted.data_folder / "objects").as_uri(),
+        **{f"GESSO_{name.upper()}_ADDRESS": f"{HOST}:{port}" for name, port in ports.items()},
+    }
+    servers = [_role(kind, kind.name, ports[kind.name], shared) for kind in _SERVERS]
+    workers = [
+        _role(kind, f"{kind.name}-{number}", None, shared)
+        for kind in (roles.TASKS_WORKER, roles.GENERATION_WORKER)
+        for number in range(1, wanted.workers + 1)
+    ]
+    shared.setdefault("GESSO_GATEWAY_ALLOWED_ORIGINS", ",".join(_origins(gateway_ports)))
+    gateways = [
+        _role(
+            roles.GATEWAY,
+            "gateway" if number == 1 else f"gateway-{number}",
+            port,
+            {**shared, "GESSO_GATEWAY_METRICS_LISTEN": f"{HOST}:{free_port()}"},
+        )
+        for number, port in enumerate(gateway_ports, start=1)
+    ]
+    return Constellation(services=[*servers, *workers], gateways=gateways)
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.create_server((HOST, 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def check_port(port: int) -> None:
+    """Raises `WrongSettings` if somebody listens on the port."""
+    try:
+        socket.create_server((HOST, port)).close()
+    except OSError as error:
+        raise WrongSettings(
+            [f"port {port} cannot be used: {error.strerror}; name another one with --port"]
+        ) from None
+
+
+def _role(kind: RoleKind, name: str, port: int | None, shared: Mapping[str, str]) -> Role:
+    environment = dict(shared)
+    prefix = f"GESSO_{kind.service.replace('-', '_').upper()}"
+    if port is not None:
+        environment[f"{prefix}_LISTEN"] = f"{HOST}:{port}"
+    load(kind.settings(), kind.service, environment)
+    return Role(
+        name=name,
+        command=kind.command(),
+        address=f"{HOST}:{port}" if port is not None else "",
+        environment=environment,
+    )
+
+
+def _origins(ports: range) -> list[str]:
+    return [f"http://{host}:{port}" for port in ports for host in (HOST, "localhost")]
+
+
+def _internal_token(data_folder: Path) -> str:
+    """The secret that the processes of this data folder share, made once."""
+    path = data_folder / "internal-token"
+    if not path.exists():
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_hex(32))
+    return path.read_text()

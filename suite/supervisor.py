@@ -1,0 +1,252 @@
+"""Keeps processes running: starts them, restarts what dies, stops them in order."""
+
+import asyncio
+import logging
+import logging.handlers
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from suite.children import dies_with_us
+from suite.state import ProcessState, StateFile
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+# Who ran as long as this was well: the next pause is the first one again.
+WELL_AFTER_SECONDS = 10.0
+READY_SECONDS = 30.0
+GIVE_UP_AFTER = 3
+KILL_AFTER_SECONDS = 20.0
+
+LOG_BYTES = 8 * 1024 * 1024
+LOG_FILES = 3
+
+_POLL_SECONDS = 0.03
+
+
+class DoesNotStart(Exception):  # noqa: N818 - facts are named without a suffix
+    """A process ended before it was ready, again and again."""
+
+    def __init__(self, name: str, last_line: str, log: Path) -> None:
+        super().__init__(f"{name} does not start: {last_line or 'no word from it'} (see {log})")
+
+
+@dataclass(frozen=True)
+class Role:
+    """One process to keep running.
+
+    `ready` asks whether it is; without it the process says so itself (sd_notify).
+    """
+
+    name: str
+    command: Sequence[str]
+    address: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    ready: Callable[[], Awaitable[bool]] | None = None
+    user: str | None = None
+    stop_signal: signal.Signals = signal.SIGTERM
+
+
+class Supervisor:
+    """The processes of one data folder."""
+
+    def __init__(self, state: StateFile, logs: Path) -> None:
+        self._state = state
+        self._logs = logs
+        self._kept: list[_Kept] = []
+        self._sockets = tempfile.TemporaryDirectory(prefix="gesso-")
+
+    @asynccontextmanager
+    async def keeping(self, roles: Sequence[Role]) -> AsyncIterator[None]:
+        """Keeps processes running inside the block, which is entered when all are ready.
+
+        Raises `DoesNotStart` if one cannot be started. Leaving the block stops them, all at once.
+        """
+        kept = [_Kept(role, self._logs, Path(self._sockets.name), self._changed) for role in roles]
+        self._kept += kept
+        tasks = [asyncio.create_task(each.keep()) for each in kept]
+        try:
+            await _all_ready(kept, tasks)
+            yield
+        finally:
+            await asyncio.gather(*(each.stop() for each in kept))
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def processes(self) -> list[ProcessState]:
+        """What runs now."""
+        return [each.state() for each in self._kept]
+
+    def close(self) -> None:
+        """Takes away what only the running suite needed."""
+        self._sockets.cleanup()
+
+    def _changed(self) -> None:
+        self._state.write(self.processes())
+
+
+async def _all_ready(kept: list["_Kept"], tasks: list[asyncio.Task[None]]) -> None:
+    """Returns when all are ready; raises what one of the tasks raised."""
+    ready = asyncio.gather(*(each.is_ready.wait() for each in kept))
+    waiting: set[asyncio.Future[Any]] = {ready, *tasks}
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        if task.done():
+            ready.cancel()
+            task.result()
+    await ready
+
+
+class _Kept:
+    """One process that is kept running."""
+
+    def __init__(self, role: Role, logs: Path, sockets: Path, changed: Callable[[], None]) -> None:
+        self.is_ready = asyncio.Event()
+        self._role = role
+        self._log = _LogFile(role.name, logs)
+        self._socket = sockets / f"{role.name}.socket"
+        self._changed = changed
+        self._process: asyncio.subprocess.Process | None = None
+        self._state = "starting"
+        self._restarts = 0
+        self._stopping = asyncio.Event()
+
+    def state(self) -> ProcessState:
+        return ProcessState(
+            name=self._role.name,
+            pid=self._process.pid if self._process and self._process.returncode is None else None,
+            address=self._role.address,
+            state=self._state,
+            restarts=self._restarts,
+        )
+
+    async def keep(self) -> None:
+        """Runs the process until `stop`, again and again."""
+        pause = FIRST_PAUSE_SECONDS
+        failures = 0
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            was_ready = await self._run()
+            if self._stopping.is_set():
+                break
+            failures = 0 if was_ready else failures + 1
+            if failures == GIVE_UP_AFTER and not self.is_ready.is_set():
+                raise DoesNotStart(self._role.name, self._log.last_line, self._log.path)
+            if time.monotonic() - started > WELL_AFTER_SECONDS:
+                pause = FIRST_PAUSE_SECONDS
+            self._restarts += 1
+            self._enter("waiting")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        self._enter("stopped")
+
+    async def stop(self) -> None:
+        """Has the process end, and waits until it has."""
+        self._stopping.set()
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            process.send_signal(self._role.stop_signal)
+        try:
+            async with asyncio.timeout(KILL_AFTER_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            self._log.line(f"{self._role.name} did not end in time and is killed")
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _run(self) -> bool:
+        """One life of the process; whether it was ready in it."""
+        self._socket.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as word:
+            word.setblocking(False)
+            word.bind(str(self._socket))
+            self._process = await asyncio.create_subprocess_exec(
+                *self._role.command,
+                env={**self._role.environment, "NOTIFY_SOCKET": str(self._socket)},
+                user=self._role.user,
+                cwd="/",
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                # A Ctrl-C at the terminal is for us alone; we stop them in order.
+                start_new_session=True,
+                preexec_fn=dies_with_us(self._role.stop_signal),
+            )
+            self._enter("starting")
+            process = self._process
+            reading = asyncio.create_task(self._log.follow(process.stdout))
+            became_ready = asyncio.create_task(self._until_ready(word))
+            ended = asyncio.create_task(process.wait())
+            await asyncio.wait((became_ready, ended), return_when=asyncio.FIRST_COMPLETED)
+            was_ready = became_ready.done() and became_ready.result()
+            became_ready.cancel()
+            if was_ready:
+                self.is_ready.set()
+                self._enter("running")
+            elif not ended.done():
+                self._log.line(f"{self._role.name} was not ready in time and is killed")
+                process.kill()
+            code = await ended
+            await reading
+        if not self._stopping.is_set():
+            self._log.line(f"{self._role.name} ended with {code}")
+        return was_ready
+
+    async def _until_ready(self, word: socket.socket) -> bool:
+        """Whether it became ready in time."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                if self._role.ready is None:
+                    await loop.sock_recv(word, 4096)
+                else:
+                    # The stores are not ours to have them say when they are ready.
+                    while not await self._role.ready():  # noqa: ASYNC110
+                        await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            return False
+        return True
+
+    def _enter(self, state: str) -> None:
+        self._state = state
+        self._changed()
+
+
+class _LogFile:
+    """What a process says, in files of bounded size."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"{name}.log"
+        self.last_line = ""
+        self._handler = logging.handlers.RotatingFileHandler(
+            self.path, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8", delay=True
+        )
+
+    async def follow(self, stream: asyncio.StreamReader | None) -> None:
+        """Keeps the lines of a stream until it ends."""
+        assert stream is not None
+        while True:
+            try:
+                raw = await stream.readline()
+            except ValueError:  # a line longer than the reader's buffer, which is dropped
+                continue
+            if not raw:
+                return
+            self.line(raw.decode(errors="replace").rstrip("\n"))
+
+    def line(self, text: str) -> None:
+        """Keeps one line."""
+        self.last_line = text or self.last_line
+        self._handler.emit(logging.makeLogRecord({"msg": text}))
