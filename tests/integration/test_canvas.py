@@ -4,14 +4,16 @@ import asyncio
 import json
 from typing import Any
 
+import asyncpg
 import pytest
 from gesso.canvas.v1 import canvas_pb2 as pb
 from gesso.canvas.v1.canvas_pb2_grpc import CanvasServiceStub
 
 from servicekit.client import Client
-from servicekit.errors import Conflict, Failure, Invalid, NotFound, TooMany
+from servicekit.errors import Conflict, Invalid, NotFound, TooMany, Unavailable
 from servicekit.identity import Behalf
-from tests.support.services import new_account
+from servicekit.postgres import DatabaseSettings
+from tests.support.services import canvas_service, canvas_settings, new_account
 
 
 def _json(value: Any) -> bytes:
@@ -368,8 +370,6 @@ async def test_usage_grows_and_shrinks_with_what_is_kept(
     shared_database: str, objects_url: str
 ) -> None:
     """CV9"""
-    from tests.support.services import canvas_service, canvas_settings
-
     settings = canvas_settings(shared_database, objects_url, max_canvases=2, max_json_bytes=400)
     async with canvas_service(settings) as canvas:
         behalf = new_account()
@@ -388,6 +388,35 @@ async def test_usage_grows_and_shrinks_with_what_is_kept(
 
     words = {canvases.value.machine_word, size.value.machine_word}
     assert words == {"structured_storage_exceeded"}
+
+
+async def test_a_canvas_that_stays_locked_is_told_and_the_repeat_applies_once(
+    shared_database: str, objects_url: str
+) -> None:
+    """CV12"""
+    settings = canvas_settings(
+        shared_database,
+        objects_url,
+        database=DatabaseSettings(database_url=shared_database, lock_seconds=0.05),
+    )
+    other = await asyncpg.connect(shared_database)
+    async with canvas_service(settings) as canvas:
+        window = Window(canvas, new_account())
+        await window.apply(create_canvas())
+        async with other.transaction():
+            await other.execute(
+                "SELECT FROM canvas.canvas WHERE account_id = $1 FOR UPDATE",
+                window.behalf.account_id,
+            )
+            with pytest.raises(Unavailable) as caught:
+                await window.apply(create_node(node("a")), mutation_id="once")
+        answers = [await window.apply(create_node(node("a")), mutation_id="once") for _ in range(2)]
+        after = await window.read()
+    await other.close()
+
+    assert caught.value.machine_word == "canvas_concurrent_write"
+    assert [answer.replayed for answer in answers] == [False, True]
+    assert (after["revision"], len(after["nodes"])) == (2, 1)
 
 
 async def test_a_list_turns_its_pages(canvas: Client) -> None:
@@ -441,4 +470,3 @@ async def test_the_hash_is_that_of_the_content(window: Window) -> None:
     after = await window.read()
 
     assert after["hash"] == empty
-    assert isinstance(Failure("x"), Exception)

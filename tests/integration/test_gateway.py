@@ -88,6 +88,7 @@ async def upload(client: httpx.AsyncClient, content: bytes, kind: str, **headers
 
 
 async def test_signing_up_signs_in_and_signing_out_ends_it(address: str) -> None:
+    """GW1"""
     email = f"{secrets.token_hex(6)}@example.com"
     async with httpx.AsyncClient(base_url=address, headers={"Origin": ORIGIN}) as client:
         made = await client.post(
@@ -110,6 +111,7 @@ async def test_signing_up_signs_in_and_signing_out_ends_it(address: str) -> None
 
 
 async def test_an_address_has_one_account(address: str) -> None:
+    """GW1"""
     account = {"email": f"{secrets.token_hex(6)}@example.com", "password": PASSWORD}
     async with httpx.AsyncClient(base_url=address) as client:
         answers = await asyncio.gather(
@@ -143,6 +145,7 @@ async def test_what_cannot_be_an_account_is_refused(address: str, account: Any) 
 
 
 async def test_wrong_credentials_tell_nothing(anna: httpx.AsyncClient, address: str) -> None:
+    """GW2"""
     me = (await anna.get("/api/me")).json()["email"]
     async with httpx.AsyncClient(base_url=address) as client:
         wrong = await client.post("/api/auth/login", json={"email": me, "password": "x" * 10})
@@ -156,6 +159,7 @@ async def test_wrong_credentials_tell_nothing(anna: httpx.AsyncClient, address: 
 
 
 async def test_tries_are_limited(shared_database: str, objects_url: str) -> None:
+    """GW2"""
     settings = gateway_settings(shared_database, objects_url, {}, tries_per_minute=3)
     async with gateway(settings) as found, httpx.AsyncClient(base_url=found) as client:
         wrong = {"email": "somebody@example.com", "password": "x" * 10}
@@ -169,6 +173,7 @@ async def test_tries_are_limited(shared_database: str, objects_url: str) -> None
 async def test_a_bearer_token_needs_no_origin_and_ends_when_deleted(
     anna: httpx.AsyncClient, address: str
 ) -> None:
+    """GW3"""
     made = (await anna.post("/api/auth/tokens", json={"name": "script"})).json()
     bearer = {"Authorization": f"Bearer {made['token']}"}
     async with httpx.AsyncClient(base_url=address, headers=bearer) as script:
@@ -188,6 +193,7 @@ async def test_a_bearer_token_needs_no_origin_and_ends_when_deleted(
 async def test_a_change_from_a_foreign_page_is_refused(
     anna: httpx.AsyncClient, origin: str | None
 ) -> None:
+    """GW4"""
     del anna.headers["Origin"]
     headers = {} if origin is None else {"Origin": origin}
 
@@ -201,6 +207,7 @@ async def test_a_change_from_a_foreign_page_is_refused(
 
 
 async def test_a_page_of_ours_may_leave_the_origin_out(anna: httpx.AsyncClient) -> None:
+    """GW4"""
     del anna.headers["Origin"]
 
     answer = await anna.patch(
@@ -213,6 +220,7 @@ async def test_a_page_of_ours_may_leave_the_origin_out(anna: httpx.AsyncClient) 
 async def test_the_same_mutation_eight_times_at_once_answers_the_same_bytes(
     anna: httpx.AsyncClient,
 ) -> None:
+    """CV10"""
     body = create(nodes=[{"id": "a", "type": "text"}])
 
     answers = await asyncio.gather(
@@ -239,6 +247,7 @@ async def test_a_stale_baseline_is_told_with_what_is_there(anna: httpx.AsyncClie
 
 
 async def test_json_comes_back_as_it_was(anna: httpx.AsyncClient) -> None:
+    """CV3"""
     odd: dict[str, Any] = {
         "empty": {},
         "list": [None, True, False, 0, -1.5, 1e-7, 10**20, "\u2028", "🙋‍♀️ e\u0301", [[]]],
@@ -255,6 +264,7 @@ async def test_json_comes_back_as_it_was(anna: httpx.AsyncClient) -> None:
 
 
 async def test_a_known_canvas_is_not_sent_again(anna: httpx.AsyncClient) -> None:
+    """CV15"""
     await anna.patch(f"{path()}/operations", json=create())
     first = await anna.get(path())
 
@@ -287,6 +297,7 @@ async def test_a_large_canvas_travels_compressed(anna: httpx.AsyncClient) -> Non
 async def test_somebody_elses_things_are_none(
     anna: httpx.AsyncClient, bert: httpx.AsyncClient
 ) -> None:
+    """CV13"""
     await anna.patch(f"{path()}/operations", json=create())
     resource = (await upload(anna, PNG.getvalue(), "image")).json()["id"]
     await anna.put("/api/assets/a1", json={"kind": "image", "title": "Mine", "version": 0})
@@ -337,6 +348,7 @@ async def test_somebody_elses_things_are_none(
     ],
 )
 async def test_malformed_json_is_a_problem_document(anna: httpx.AsyncClient, body: bytes) -> None:
+    """GW6"""
     answer = await anna.patch(
         f"{path()}/operations", content=body, headers={"Content-Type": "application/json"}
     )
@@ -364,6 +376,7 @@ async def test_malformed_json_is_a_problem_document(anna: httpx.AsyncClient, bod
 async def test_a_malformed_operation_is_told_with_its_place(
     anna: httpx.AsyncClient, operation: Any, where: str | None
 ) -> None:
+    """CV2"""
     fine = {"type": "create_canvas", "canvas": {"title": "x"}}
 
     answer = await anna.patch(f"{path()}/operations", json=change(fine, operation))
@@ -375,6 +388,7 @@ async def test_a_malformed_operation_is_told_with_its_place(
 
 
 async def test_a_body_that_is_too_long_is_refused(anna: httpx.AsyncClient) -> None:
+    """GW7"""
     answer = await anna.post("/api/auth/tokens", json={"name": "x" * 100_000})
 
     assert_problem(answer, 413, "too_large")
@@ -387,6 +401,7 @@ async def test_a_body_of_another_type_is_refused(anna: httpx.AsyncClient) -> Non
 
 
 async def test_a_file_is_read_back_whole_and_in_parts(anna: httpx.AsyncClient) -> None:
+    """CV16"""
     content = PNG.getvalue()
     made = (await upload(anna, content, "image")).json()
     where = f"/api/resources/{made['id']}/file"
@@ -417,6 +432,7 @@ async def test_a_file_is_read_back_whole_and_in_parts(anna: httpx.AsyncClient) -
 
 
 async def test_a_page_in_a_file_never_runs_as_ours(anna: httpx.AsyncClient) -> None:
+    """CV16"""
     page = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
     made = (await upload(anna, page, "file")).json()
 
@@ -428,6 +444,7 @@ async def test_a_page_in_a_file_never_runs_as_ours(anna: httpx.AsyncClient) -> N
 
 
 async def test_a_file_must_be_what_it_is_said_to_be(anna: httpx.AsyncClient) -> None:
+    """CV16"""
     answer = await upload(anna, b"not a picture", "image")
     nameless = await anna.post("/api/resources", data={"kind": "image"}, files={})
     broken = await anna.post(
@@ -442,6 +459,7 @@ async def test_a_file_must_be_what_it_is_said_to_be(anna: httpx.AsyncClient) -> 
 
 
 async def test_the_same_key_uploads_once(anna: httpx.AsyncClient) -> None:
+    """CV16"""
     key = {"Idempotency-Key": secrets.token_hex(4)}
     answers = [await upload(anna, b"one", "file", **key) for _ in range(2)]
     other = await upload(anna, b"two", "file", **key)
@@ -454,6 +472,8 @@ async def test_the_same_key_uploads_once(anna: httpx.AsyncClient) -> None:
 async def test_an_upload_that_is_too_long_is_refused_and_costs_nothing(
     anna: httpx.AsyncClient,
 ) -> None:
+    """GW7"""
+
     async def endless() -> AsyncIterator[bytes]:
         yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
         for _ in range(40):
@@ -469,6 +489,7 @@ async def test_an_upload_that_is_too_long_is_refused_and_costs_nothing(
 
 
 async def test_an_asset_is_written_on_the_version_that_was_read(anna: httpx.AsyncClient) -> None:
+    """CV17"""
     draft = {"kind": "image", "category": "hero", "title": "One", "version": 0}
     first = await anna.put("/api/assets/a1", json=draft)
     repeated = await anna.put("/api/assets/a1", json=draft)
@@ -484,6 +505,7 @@ async def test_an_asset_is_written_on_the_version_that_was_read(anna: httpx.Asyn
 
 
 async def test_readiness_names_every_service_and_store(address: str) -> None:
+    """GW8"""
     async with httpx.AsyncClient(base_url=address) as client:
         answer = await client.get("/readyz")
 
@@ -495,6 +517,7 @@ async def test_readiness_names_every_service_and_store(address: str) -> None:
 
 
 async def test_a_service_that_is_away_is_told_as_such(anna: httpx.AsyncClient) -> None:
+    """GW5"""
     answer = await anna.get("/api/wallet")
 
     assert_problem(answer, 503, "unavailable")
@@ -521,10 +544,12 @@ async def test_a_service_that_is_away_is_told_as_such(anna: httpx.AsyncClient) -
 async def test_what_is_not_there_is_a_problem_document(
     anna: httpx.AsyncClient, method: str, where: str, status: int, reason: str
 ) -> None:
+    """GW5"""
     assert_problem(await anna.request(method, where), status, reason)
 
 
 async def test_a_request_id_is_kept_if_it_is_one(anna: httpx.AsyncClient) -> None:
+    """GW5"""
     ours = await anna.get("/api/me", headers={"X-Request-Id": "abc-1"})
     odd = await anna.get("/api/me", headers={"X-Request-Id": "<script>"})
 
@@ -533,6 +558,7 @@ async def test_a_request_id_is_kept_if_it_is_one(anna: httpx.AsyncClient) -> Non
 
 
 async def test_the_openapi_document_is_valid_and_names_what_is_served(address: str) -> None:
+    """GW9"""
     async with httpx.AsyncClient(base_url=address) as client:
         document = (await client.get("/openapi.json")).json()
 
