@@ -13,6 +13,8 @@ from servicekit.objects import ObjectSettings
 from servicekit.postgres import DatabaseSettings
 from services.canvas import server as canvas_server
 from services.canvas.settings import Settings as CanvasSettings
+from services.presence import server as presence_server
+from services.presence.settings import Settings as PresenceSettings
 
 TOKEN = "a-token-of-the-tests"
 # Nobody listens on the discard port of the loopback.
@@ -49,3 +51,16 @@ async def canvas_service(settings: CanvasSettings) -> AsyncIterator[Client]:
     """A canvas service, and a client of it."""
     async with canvas_server.serving(settings) as port, connected(port) as made:
         yield made
+
+
+def presence_settings(**changes: object) -> PresenceSettings:
+    """Settings for a presence service."""
+    settings = PresenceSettings(internal_tokens=TOKEN, listen="127.0.0.1:0", drain_seconds=1)
+    return msgspec.structs.replace(settings, **changes)
+
+
+@asynccontextmanager
+async def presence_service(settings: PresenceSettings) -> AsyncIterator[int]:
+    """The port of a presence service."""
+    async with presence_server.serving(settings) as port:
+        yield port
