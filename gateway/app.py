@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from importlib.metadata import version
 
 import uvicorn
@@ -21,10 +21,12 @@ from gateway.grants import Grants, granting
 from gateway.limits import TryLimits
 from gateway.metrics import HttpMetrics
 from gateway.pages import Pages
+from gateway.presence import linked
 from gateway.readiness import Check
 from gateway.routes.auth import AuthRoutes
 from gateway.routes.canvases import CanvasRoutes
 from gateway.routes.generations import GenerationRoutes
+from gateway.routes.realtime import RealtimeRoute
 from gateway.routes.resources import ResourceRoutes
 from gateway.routes.suite import SuiteRoutes
 from gateway.routes.tasks import TaskRoutes
@@ -59,9 +61,21 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
         if settings.valkey.redis_url is not None:
             counting = await stack.enter_async_context(valkey.connected(settings.valkey.redis_url))
         objects = Objects.at(settings.objects.objects_url)
+        accounts = Accounts(store)
+        doorkeeper = Doorkeeper(accounts, settings.origins())
+        link = await stack.enter_async_context(linked(services.presence))
+        realtime = RealtimeRoute(
+            doorkeeper,
+            services.canvas,
+            link,
+            draining,
+            recheck_seconds=settings.realtime_recheck_seconds,
+        )
         app = _app(
             settings,
-            accounts=Accounts(store),
+            accounts=accounts,
+            doorkeeper=doorkeeper,
+            realtime=realtime,
             grants=grants,
             services=services,
             objects=objects,
@@ -70,13 +84,15 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             draining=draining,
         )
         stack.enter_context(metrics_served(metrics, settings.metrics_listen))
-        yield await stack.enter_async_context(_listening(app, settings, draining))
+        yield await stack.enter_async_context(_listening(app, settings, draining, realtime))
 
 
 def _app(
     settings: Settings,
     *,
     accounts: Accounts,
+    doorkeeper: Doorkeeper,
+    realtime: RealtimeRoute,
     grants: Grants,
     services: Clients,
     objects: Objects,
@@ -84,7 +100,6 @@ def _app(
     metrics: HttpMetrics,
     draining: asyncio.Event,
 ) -> Starlette:
-    doorkeeper = Doorkeeper(accounts, settings.origins())
     tries = TryLimits(settings.valkey.redis_url, settings.tries_per_minute)
     served = [
         *endpoints_of(AuthRoutes(accounts, grants, tries, secure=settings.secure())),
@@ -96,7 +111,7 @@ def _app(
     pages = Pages(openapi.document(served, version=version("gesso")))
     served += endpoints_of(SuiteRoutes(pages, checks, needed=NEEDED))
     dispatcher = Dispatcher(doorkeeper, metrics, secure=settings.secure())
-    return Starlette(routes=dispatcher.routes(served))
+    return Starlette(routes=[realtime.route(), *dispatcher.routes(served)])
 
 
 def _checks(
@@ -125,7 +140,7 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def _listening(
-    app: Starlette, settings: Settings, draining: asyncio.Event
+    app: Starlette, settings: Settings, draining: asyncio.Event, realtime: RealtimeRoute
 ) -> AsyncIterator[int]:
     host, port = host_and_port(settings.listen)
     try:
@@ -153,5 +168,8 @@ async def _listening(
             yield int(bound.getsockname()[1])
         finally:
             draining.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(settings.drain_seconds):
+                    await realtime.drained()
             server.should_exit = True
             await running

@@ -57,6 +57,16 @@ class Settings(ServerSettings, frozen=True, kw_only=True):
         ),
     ] = 20
 
+    realtime_recheck_seconds: Annotated[
+        float,
+        setting(
+            "How often it is looked again whether an open window may still be there.",
+            example="60",
+            gt=0,
+            le=3600,
+        ),
+    ] = 60
+
     def origins(self) -> frozenset[str]:
         """The allowed origins."""
         return frozenset(self.allowed_origins.split(","))

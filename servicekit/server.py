@@ -21,6 +21,9 @@ _OPTIONS = [
     ("grpc.so_reuseport", 0),
     # Strictly below the interval at which our clients ping.
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+]
+# Makes clients look for new instances now and then.
+_AGEING = [
     ("grpc.max_connection_age_ms", 600_000),
     ("grpc.max_connection_age_grace_ms", 60_000),
 ]
@@ -38,16 +41,19 @@ async def serving(
     check: Check,
     draining: asyncio.Event,
     metrics: Metrics,
+    ageing: bool = True,
 ) -> AsyncIterator[int]:
     """Serves inside the block and yields the port.
 
     `offers` maps the full name of each proto service to what registers it. `check` raises a
-    `Failure` while the process cannot work; health says NOT_SERVING then. Leaving the block says
+    `Failure` while the process cannot work; health says NOT_SERVING then. Connections end after
+    ten minutes, unless they are not `ageing`, for streams that stay. Leaving the block says
     NOT_SERVING, sets `draining` so that streams end, and waits for calls in flight.
     """
     log = logger(service)
     guard = Guard(domain=f"{service}.gesso", tokens=settings.tokens(), metrics=metrics, log=log)
-    server = grpc.aio.server(interceptors=[guard], options=_OPTIONS)
+    options = [*_OPTIONS, *_AGEING] if ageing else _OPTIONS
+    server = grpc.aio.server(interceptors=[guard], options=options)
     well = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(well, server)
     for register in offers.values():

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SPEC = sorted((ROOT / "docs" / "spec").glob("*.md"))
 
-_RULE = re.compile(r"^- \*\*([A-Z]{2}\d+)\*\*", re.MULTILINE)
+_RULE = re.compile(r"^(?:- )?\*\*([A-Z]{2}\d+)\*\*", re.MULTILINE)
 _NAMED = re.compile(r"\b([A-Z]{2})(\d+)(?: to [A-Z]{2}(\d+))?\b")
 
 

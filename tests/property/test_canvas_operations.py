@@ -144,7 +144,7 @@ def edits(draw: st.DrawFn) -> Edit:
     node = {"id": node_id, "type": "t", "title": draw(SCALARS)}
     link = {"id": link_id, "fromNodeId": node_id, "toNodeId": other}
     paths = draw(st.lists(PATHS, unique=True, min_size=1))
-    return draw(
+    edit: Edit = draw(
         st.sampled_from(
             [
                 CreateNode(node),
@@ -161,6 +161,7 @@ def edits(draw: st.DrawFn) -> Edit:
             ]
         )
     )
+    return edit
 
 
 class Kept:

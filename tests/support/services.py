@@ -17,6 +17,8 @@ from servicekit.postgres import DatabaseSettings
 from servicekit.valkey import ValkeySettings
 from services.canvas import server as canvas_server
 from services.canvas.settings import Settings as CanvasSettings
+from services.presence import server as presence_server
+from services.presence.settings import Settings as PresenceSettings
 
 TOKEN = "a-token-of-the-tests"
 ORIGIN = "http://canvas.example"
@@ -95,3 +97,16 @@ async def browser(address: str) -> AsyncIterator[httpx.AsyncClient]:
         )
         assert answer.status_code == 201, answer.text
         yield client
+
+
+def presence_settings(**changes: object) -> PresenceSettings:
+    """Settings for a presence service."""
+    settings = PresenceSettings(internal_tokens=TOKEN, listen="127.0.0.1:0", drain_seconds=1)
+    return msgspec.structs.replace(settings, **changes)
+
+
+@asynccontextmanager
+async def presence_service(settings: PresenceSettings) -> AsyncIterator[int]:
+    """The port of a presence service."""
+    async with presence_server.serving(settings) as port:
+        yield port

@@ -31,6 +31,7 @@ class ConnectRequest(_message.Message):
     JOIN_FIELD_NUMBER: _builtins.int
     MOVE_FIELD_NUMBER: _builtins.int
     LEAVE_FIELD_NUMBER: _builtins.int
+    RESYNC_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def join(self) -> Global___Join:
         """A socket opened."""
@@ -43,18 +44,23 @@ class ConnectRequest(_message.Message):
     def leave(self) -> Global___Leave:
         """It closed."""
 
+    @_builtins.property
+    def resync(self) -> Global___Resync:
+        """It has dropped frames that it could not take."""
+
     def __init__(
         self,
         *,
         join: Global___Join | None = ...,
         move: Global___Move | None = ...,
         leave: Global___Leave | None = ...,
+        resync: Global___Resync | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "join", b"join", "leave", b"leave", "move", b"move"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "join", b"join", "leave", b"leave", "move", b"move", "resync", b"resync"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "join", b"join", "leave", b"leave", "move", b"move"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "join", b"join", "leave", b"leave", "move", b"move", "resync", b"resync"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["join", "move", "leave"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["join", "move", "leave", "resync"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -126,7 +132,29 @@ Global___Move: _TypeAlias = Move  # noqa: Y015
 
 @_typing.final
 class Leave(_message.Message):
-    """A socket closed."""
+    """A socket closed, by itself or because it was told to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The socket. Its id is known until this, even if it was refused."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Leave: _TypeAlias = Leave  # noqa: Y015
+
+@_typing.final
+class Resync(_message.Message):
+    """A socket has dropped frames: it is welcomed anew, keeping its id and number."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -144,7 +172,7 @@ class Leave(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Leave: _TypeAlias = Leave  # noqa: Y015
+Global___Resync: _TypeAlias = Resync  # noqa: Y015
 
 @_typing.final
 class ConnectResponse(_message.Message):
@@ -186,25 +214,65 @@ class Deliver(_message.Message):
 
     SESSION_IDS_FIELD_NUMBER: _builtins.int
     FRAME_FIELD_NUMBER: _builtins.int
+    OMISSIONS_FIELD_NUMBER: _builtins.int
+    REPLACES_FIELD_NUMBER: _builtins.int
     frame: _builtins.bytes
     """The JSON text frame."""
+    replaces: _builtins.bool
+    """The frame is a welcome: what waits for these sockets, and what they knew, is superseded."""
     @_builtins.property
     def session_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The sockets."""
+
+    @_builtins.property
+    def omissions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Omission]:
+        """Those of the sockets that get the frame without a part of it: their own presence."""
 
     def __init__(
         self,
         *,
         session_ids: _abc.Iterable[_builtins.str] | None = ...,
         frame: _builtins.bytes = ...,
+        omissions: _abc.Iterable[Global___Omission] | None = ...,
+        replaces: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "session_ids", b"session_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "omissions", b"omissions", "replaces", b"replaces", "session_ids", b"session_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Deliver: _TypeAlias = Deliver  # noqa: Y015
+
+@_typing.final
+class Omission(_message.Message):
+    """What a socket does not get of a frame, so that nothing is echoed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The socket, one of those of the frame."""
+    start: _builtins.int
+    """The first byte to leave out."""
+    end: _builtins.int
+    """The first byte after it that is sent again."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        start: _builtins.int = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "session_id", b"session_id", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Omission: _TypeAlias = Omission  # noqa: Y015
 
 @_typing.final
 class Close(_message.Message):

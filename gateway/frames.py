@@ -1,0 +1,78 @@
+"""The frames that a window may send over the realtime channel."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from servicekit.errors import Invalid
+from servicekit.strictjson import NotJson, dumps, loads
+
+MAX_FRAME_BYTES = 16 * 1024
+MAX_DRAGGED = 100
+MAX_ID_LENGTH = 200
+MAX_COORDINATE = 1e7
+CLOSE_MALFORMED = 4400
+
+_POINT = ("x", "y")
+_BOX = ("x", "y", "width", "height")
+
+
+class MalformedFrame(Invalid):
+    """A frame that the protocol does not know: the socket is closed with 4400."""
+
+    reason = "malformed_frame"
+    code = CLOSE_MALFORMED
+
+
+@dataclass(frozen=True)
+class PresenceFrame:
+    """Where a window's cursor is and what it drags, as JSON that can be passed on."""
+
+    cursor: bytes
+    drag: bytes
+
+
+def presence_from_text(text: str) -> PresenceFrame:
+    """The presence that a text frame tells.
+
+    An absent cursor or drag is none; members that the protocol does not know are left out.
+    Raises `MalformedFrame`.
+    """
+    # A character has one byte at least: most of what is too long is not encoded to see it.
+    if len(text) > MAX_FRAME_BYTES or len(text.encode(errors="replace")) > MAX_FRAME_BYTES:
+        raise MalformedFrame(f"A frame has at most {MAX_FRAME_BYTES} bytes.")
+    try:
+        frame = loads(text)
+    except NotJson as error:
+        raise MalformedFrame(error.detail) from None
+    if not isinstance(frame, dict) or frame.get("type") != "presence":
+        raise MalformedFrame('A frame is an object of the type "presence".')
+    cursor, drag = frame.get("cursor"), frame.get("drag")
+    return PresenceFrame(
+        cursor=b"null" if cursor is None else dumps(_numbers(cursor, _POINT, "cursor")).encode(),
+        drag=b"null" if drag is None else dumps(_dragged(drag)).encode(),
+    )
+
+
+def _dragged(drag: Any) -> list[dict[str, Any]]:
+    if not isinstance(drag, list) or len(drag) > MAX_DRAGGED:
+        raise MalformedFrame(f"drag is null or a list of at most {MAX_DRAGGED} boxes.")
+    return [_box(box, f"drag.{index}") for index, box in enumerate(drag)]
+
+
+def _box(box: Any, path: str) -> dict[str, Any]:
+    numbers = _numbers(box, _BOX, path)
+    node_id = box.get("id")
+    if not isinstance(node_id, str) or not 0 < len(node_id) <= MAX_ID_LENGTH:
+        raise MalformedFrame(f"{path}.id is text of 1 to {MAX_ID_LENGTH} characters.")
+    return {"id": node_id, **numbers}
+
+
+def _numbers(value: Any, names: tuple[str, ...], path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise MalformedFrame(f"{path} is an object.")
+    numbers: dict[str, Any] = {name: value.get(name) for name in names}
+    for name, number in numbers.items():
+        # True and False are numbers in Python, not in JSON.
+        if type(number) not in (int, float) or abs(number) > MAX_COORDINATE:
+            raise MalformedFrame(f"{path}.{name} is a number within ±1e7.")
+    return numbers

@@ -1,0 +1,83 @@
+"""What waits for one window's socket to take it: little, however slow the window is."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+MAX_FRAMES = 256
+MAX_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The end of a socket: the WebSocket close code, and why, for people."""
+
+    code: int
+    reason: str
+
+
+class Mailbox:
+    """Frames in order, for one reader, from a first one that tells everything.
+
+    Holds 256 frames or 64 KiB, or one frame that is larger. When that is too little, all of them
+    are dropped and so is what follows; the reader, once it is back, has `fall_behind` called to
+    ask for a frame that tells everything anew.
+    """
+
+    def __init__(self, fall_behind: Callable[[], None]) -> None:
+        self._fall_behind = fall_behind
+        self._frames: deque[bytes] = deque()
+        self._size_bytes = 0
+        self._complete = False
+        self._dropped = False
+        self._closed: Closed | None = None
+        self._changed = asyncio.Event()
+
+    def put_anew(self, frame: bytes) -> None:
+        """Adds a frame that tells everything; those before it are not needed any more."""
+        self._clear()
+        self._complete = True
+        self._dropped = False
+        self._append(frame)
+
+    def put(self, frame: bytes) -> None:
+        """Adds a frame that tells what changed."""
+        if not self._complete:
+            return
+        full = len(self._frames) >= MAX_FRAMES or self._size_bytes + len(frame) > MAX_BYTES
+        if self._frames and full:
+            self._clear()
+            self._complete = False
+            self._dropped = True
+        else:
+            self._append(frame)
+
+    def close(self, closed: Closed) -> None:
+        """Ends it once the frames are taken. The first end counts."""
+        self._closed = self._closed or closed
+        self._complete = False
+        self._changed.set()
+
+    async def take(self) -> bytes | Closed:
+        """The next frame when there is one, or the end."""
+        while not self._frames:
+            if self._closed is not None:
+                return self._closed
+            if self._dropped:
+                self._dropped = False
+                self._fall_behind()
+            self._changed.clear()
+            await self._changed.wait()
+        frame = self._frames.popleft()
+        self._size_bytes -= len(frame)
+        return frame
+
+    def _append(self, frame: bytes) -> None:
+        self._frames.append(frame)
+        self._size_bytes += len(frame)
+        self._changed.set()
+
+    def _clear(self) -> None:
+        self._frames.clear()
+        self._size_bytes = 0

@@ -1,0 +1,170 @@
+"""The realtime channel: one WebSocket a window."""
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+import grpc
+from gesso.canvas.v1 import canvas_pb2
+from gesso.canvas.v1.canvas_pb2_grpc import CanvasServiceStub
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from gateway.auth import Asker, Doorkeeper
+from gateway.frames import MalformedFrame, presence_from_text
+from gateway.mailbox import Closed
+from gateway.presence import PresenceLink, Session
+from servicekit.client import Client
+from servicekit.errors import Failure, NotFound
+from servicekit.identity import Behalf
+from servicekit.telemetry import logger
+
+PATH = "/api/canvas-projects/{canvas_id}/realtime"
+SUBPROTOCOL = "gesso.v1"
+# Windows that are sent away come back to the other gateways one after another.
+SPREAD_SECONDS = 3.0
+
+SIGNED_OUT = Closed(4401, "Nobody is signed in, or not any more.")
+FOREIGN_PAGE = Closed(4403, "A page of this origin may not connect.")
+NO_CANVAS = Closed(4404, "There is no such canvas.")
+GOING_AWAY = Closed(1001, "The server goes away; connect again.")
+NOT_NOW = Closed(1013, "The server cannot tell now; connect again.")
+
+_log = logger("gateway.realtime")
+
+
+class RealtimeRoute:
+    """Windows of who is signed in, on canvases of theirs."""
+
+    def __init__(
+        self,
+        doorkeeper: Doorkeeper,
+        canvas: Client,
+        link: PresenceLink,
+        draining: asyncio.Event,
+        *,
+        recheck_seconds: float,
+    ) -> None:
+        self._doorkeeper = doorkeeper
+        self._canvas = canvas
+        self._stub = CanvasServiceStub(canvas.channel)
+        self._link = link
+        self._draining = draining
+        self._recheck_seconds = recheck_seconds
+        self._open = 0
+        self._none_open = asyncio.Event()
+        self._none_open.set()
+
+    def route(self) -> WebSocketRoute:
+        """Where it is."""
+        return WebSocketRoute(PATH, self._window)
+
+    async def drained(self) -> None:
+        """Waits until no window is open any more."""
+        await self._none_open.wait()
+
+    async def _window(self, websocket: WebSocket) -> None:
+        offered = websocket.scope.get("subprotocols", [])
+        # Browsers cannot read why a handshake was refused: it is accepted, and closed with why.
+        await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
+        self._open += 1
+        self._none_open.clear()
+        try:
+            closed = await self._held(websocket)
+            if closed is not None:
+                await websocket.close(closed.code, closed.reason)
+        except (WebSocketDisconnect, RuntimeError) as error:
+            # The other end was gone before it could be told.
+            _log.debug("a window was gone", why=str(error))
+        finally:
+            self._open -= 1
+            if self._open == 0:
+                self._none_open.set()
+
+    async def _held(self, websocket: WebSocket) -> Closed | None:
+        """Serves a window until it leaves (None) or has to (why)."""
+        canvas_id = websocket.path_params["canvas_id"]
+        if self._draining.is_set():
+            return GOING_AWAY
+        refused, asker, revision = await self._admitted(websocket, canvas_id)
+        if refused is not None or asker is None:
+            return refused
+        account_id = asker.account.account_id
+        async with self._link.session(account_id, canvas_id, revision) as session:
+            return await _first_of(
+                self._read(websocket, session),
+                self._write(websocket, session),
+                self._recheck(websocket, canvas_id, session),
+                self._go_away(),
+            )
+
+    async def _admitted(
+        self, websocket: WebSocket, canvas_id: str
+    ) -> tuple[Closed | None, Asker | None, int]:
+        """Why a window may not be here, or else whose it is and where the canvas is."""
+        by_cookie = "authorization" not in websocket.headers
+        if by_cookie and not self._doorkeeper.allows(websocket.headers.get("origin")):
+            return FOREIGN_PAGE, None, 0
+        try:
+            asker = await self._doorkeeper.asker(websocket)
+            if asker is None:
+                return SIGNED_OUT, None, 0
+            status = await self._canvas.call(
+                self._stub.GetSyncStatus,
+                canvas_pb2.GetSyncStatusRequest(canvas_id=canvas_id),
+                Behalf(account_id=asker.account.account_id),
+            )
+        except NotFound:
+            return NO_CANVAS, None, 0
+        except (Failure, grpc.aio.AioRpcError):
+            return NOT_NOW, None, 0
+        return None, asker, status.revision
+
+    async def _read(self, websocket: WebSocket, session: Session) -> Closed | None:
+        try:
+            while True:
+                message = await websocket.receive()
+                if message["type"] == "websocket.disconnect":
+                    return None
+                frame = presence_from_text(message.get("text") or "")
+                session.move(frame.cursor, frame.drag)
+        except MalformedFrame as error:
+            return Closed(error.code, error.detail)
+
+    async def _write(self, websocket: WebSocket, session: Session) -> Closed | None:
+        async for event in session.events():
+            if isinstance(event, Closed):
+                return event
+            await websocket.send_text(event.decode())
+        return None
+
+    async def _recheck(
+        self, websocket: WebSocket, canvas_id: str, session: Session
+    ) -> Closed | None:
+        """Looks now and then whether the window may still be here."""
+        while True:
+            await asyncio.sleep(self._recheck_seconds)
+            refused, _, revision = await self._admitted(websocket, canvas_id)
+            if refused is NOT_NOW:
+                continue
+            if refused is not None:
+                return refused
+            session.revision = revision
+
+    async def _go_away(self) -> Closed | None:
+        await self._draining.wait()
+        await asyncio.sleep(random.uniform(0, SPREAD_SECONDS))  # noqa: S311 - spreads, hides nothing
+        return GOING_AWAY
+
+
+async def _first_of(*ends: Coroutine[Any, Any, Closed | None]) -> Closed | None:
+    """What the first one to end says; the others are cancelled."""
+    tasks = [asyncio.create_task(end) for end in ends]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return next(task for task in tasks if task in done).result()

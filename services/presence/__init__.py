@@ -1,0 +1,1 @@
+"""Who has a canvas open, where their cursors are, and that something changed."""

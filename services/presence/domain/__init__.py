@@ -1,0 +1,1 @@
+"""What is true of rooms, whoever is connected and however it is told."""

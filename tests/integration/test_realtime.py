@@ -1,0 +1,213 @@
+"""The realtime channel through a real gateway, canvas and presence."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from services.canvas import server as canvas_server
+from tests.support.services import (
+    ORIGIN,
+    browser,
+    canvas_settings,
+    gateway,
+    gateway_settings,
+    presence_service,
+    presence_settings,
+)
+
+
+@asynccontextmanager
+async def suite(database: str, objects_url: str, **changes: object) -> AsyncIterator[str]:
+    """A gateway with canvas and presence behind it."""
+    async with presence_service(presence_settings()) as presence_port:
+        presence = f"127.0.0.1:{presence_port}"
+        settings = canvas_settings(database, objects_url, presence_address=presence)
+        async with canvas_server.serving(settings) as canvas_port:
+            addresses = {"canvas": f"127.0.0.1:{canvas_port}", "presence": presence}
+            async with gateway(
+                gateway_settings(database, objects_url, addresses, **changes)
+            ) as address:
+                yield address
+
+
+@pytest.fixture(scope="session")
+async def address(shared_database: str, objects_url: str) -> AsyncIterator[str]:
+    async with suite(shared_database, objects_url, realtime_recheck_seconds=0.05) as found:
+        yield found
+
+
+@pytest.fixture
+async def anna(address: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with browser(address) as client:
+        await create(client, "c")
+        yield client
+
+
+async def create(client: httpx.AsyncClient, canvas_id: str) -> None:
+    operation = {"type": "create_canvas", "canvas": {"title": "A canvas"}}
+    await change(client, canvas_id, operation)
+
+
+async def change(client: httpx.AsyncClient, canvas_id: str, *operations: Any) -> None:
+    answer = await client.patch(
+        f"/api/canvas-projects/{canvas_id}/operations",
+        json={
+            "mutationId": secrets.token_hex(8),
+            "baseRevision": 0,
+            "operations": list(operations),
+        },
+    )
+    assert answer.status_code == 200, answer.text
+
+
+@asynccontextmanager
+async def window(
+    client: httpx.AsyncClient, canvas_id: str = "c", **options: Any
+) -> AsyncIterator[ClientConnection]:
+    cookies = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+    url = str(client.base_url).replace("http", "ws")
+    async with connect(
+        f"{url}/api/canvas-projects/{canvas_id}/realtime".replace("//api", "/api"),
+        **{"additional_headers": {"Cookie": cookies}, "origin": ORIGIN, **options},
+    ) as socket:
+        yield socket
+
+
+async def frame(socket: ClientConnection, kind: str) -> dict[str, Any]:
+    async with asyncio.timeout(10):
+        while True:
+            found: dict[str, Any] = json.loads(await socket.recv())
+            if found["type"] == kind:
+                return found
+
+
+async def close_code(socket: ClientConnection) -> int:
+    async with asyncio.timeout(10):
+        with suppress(ConnectionClosed):
+            async for _ in socket:
+                pass
+        with pytest.raises(ConnectionClosed) as caught:
+            await socket.recv()
+    assert caught.value.rcvd is not None
+    return caught.value.rcvd.code
+
+
+def presence(x: float, **more: Any) -> str:
+    return json.dumps({"type": "presence", "cursor": {"x": x, "y": 0}, "drag": None, **more})
+
+
+async def test_two_windows_see_each_other_come_move_and_go(anna: httpx.AsyncClient) -> None:
+    async with window(anna) as first:
+        one = await frame(first, "welcome")
+        async with window(anna) as second:
+            two = await frame(second, "welcome")
+            joined = await frame(first, "peer")
+            await second.send(presence(1.5))
+            moved = await frame(first, "peer")
+        left = await frame(first, "leave")
+
+    assert (one["number"], two["number"]) == (1, 2)
+    assert [peer["id"] for peer in two["peers"]] == [one["selfId"]]
+    assert one["revision"] == 1
+    assert joined["id"] == moved["id"] == left["id"] == two["selfId"]
+    assert moved["cursor"] == {"x": 1.5, "y": 0}
+
+
+async def test_every_window_hears_of_a_committed_write(anna: httpx.AsyncClient) -> None:
+    async with window(anna) as first, window(anna) as second:
+        await frame(first, "welcome")
+        await frame(second, "welcome")
+
+        await change(anna, "c", {"type": "create_node", "node": {"id": "a", "type": "text"}})
+
+        heard = [await frame(socket, "invalidate") for socket in (first, second)]
+    assert [found["revision"] for found in heard] == [2, 2]
+
+
+async def test_a_subprotocol_is_agreed_on_if_it_is_ours(anna: httpx.AsyncClient) -> None:
+    async with window(anna, subprotocols=["other", "gesso.v1"]) as socket:
+        assert socket.subprotocol == "gesso.v1"
+
+
+async def test_nobody_signed_in_is_told_so(address: str, anna: httpx.AsyncClient) -> None:
+    """GW10"""
+    async with window(anna, additional_headers={}) as socket:
+        assert await close_code(socket) == 4401
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", None])
+async def test_a_foreign_page_is_told_so(anna: httpx.AsyncClient, origin: str | None) -> None:
+    """GW10"""
+    async with window(anna, origin=origin) as socket:
+        assert await close_code(socket) == 4403
+
+
+async def test_a_script_connects_with_a_token_and_no_origin(anna: httpx.AsyncClient) -> None:
+    """GW10"""
+    made = (await anna.post("/api/auth/tokens", json={"name": "script"})).json()
+    bearer = {"Authorization": f"Bearer {made['token']}"}
+
+    async with window(anna, additional_headers=bearer, origin=None) as socket:
+        assert (await frame(socket, "welcome"))["number"] == 1
+
+
+async def test_a_canvas_that_is_not_there_or_not_theirs_is_none(
+    address: str, anna: httpx.AsyncClient
+) -> None:
+    """GW10"""
+    async with browser(address) as bert:
+        async with window(bert, "c") as socket:
+            somebody_elses = await close_code(socket)
+        async with window(bert, "never") as socket:
+            nobodys = await close_code(socket)
+
+    assert (somebody_elses, nobodys) == (4404, 4404)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"type":"other"}', presence(1e9), "x" * 20_000])
+async def test_a_malformed_frame_ends_the_window(anna: httpx.AsyncClient, text: str) -> None:
+    """GW10"""
+    async with window(anna) as socket:
+        await frame(socket, "welcome")
+        await socket.send(text)
+
+        assert await close_code(socket) == 4400
+
+
+async def test_signing_out_and_deleting_end_open_windows(
+    address: str, anna: httpx.AsyncClient
+) -> None:
+    """GW10"""
+    async with browser(address) as bert:
+        await create(bert, "d")
+        async with window(bert, "d") as deleted, window(anna) as signed_out:
+            await frame(deleted, "welcome")
+            await frame(signed_out, "welcome")
+            await bert.delete("/api/canvas-projects/d")
+            await anna.post("/api/auth/logout")
+
+            codes = [await close_code(deleted), await close_code(signed_out)]
+
+    assert codes == [4404, 4401]
+
+
+async def test_a_gateway_that_goes_away_says_so(shared_database: str, objects_url: str) -> None:
+    """GW10"""
+    async with AsyncExitStack() as windows:
+        async with (
+            suite(shared_database, objects_url, drain_seconds=10) as address,
+            browser(address) as client,
+        ):
+            await create(client, "c")
+            socket = await windows.enter_async_context(window(client))
+            await frame(socket, "welcome")
+
+        assert await close_code(socket) == 1001

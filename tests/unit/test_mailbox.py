@@ -1,0 +1,102 @@
+"""What waits for a slow window."""
+
+import asyncio
+
+from gateway.mailbox import MAX_BYTES, MAX_FRAMES, Closed, Mailbox
+
+
+class Asked:
+    """Counts how often everything is asked for."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self) -> None:
+        self.times += 1
+
+
+async def taken(mailbox: Mailbox, count: int) -> list[bytes | Closed]:
+    async with asyncio.timeout(5):
+        return [await mailbox.take() for _ in range(count)]
+
+
+async def asks(mailbox: Mailbox) -> "asyncio.Task[bytes | Closed]":
+    """A reader that waits."""
+    reader = asyncio.create_task(mailbox.take())
+    await asyncio.sleep(0)
+    return reader
+
+
+async def test_frames_come_in_order_from_the_first_that_tells_everything() -> None:
+    """PR4 PR8"""
+    mailbox = Mailbox(Asked())
+
+    mailbox.put(b"too early")
+    mailbox.put_anew(b"welcome")
+    mailbox.put(b"1")
+    mailbox.put(b"2")
+
+    assert await taken(mailbox, 3) == [b"welcome", b"1", b"2"]
+
+
+async def test_a_welcome_takes_the_place_of_what_waits() -> None:
+    """PR8 PR16"""
+    mailbox = Mailbox(Asked())
+    mailbox.put_anew(b"welcome")
+    mailbox.put(b"1")
+
+    mailbox.put_anew(b"welcome again")
+    mailbox.put(b"2")
+
+    assert await taken(mailbox, 2) == [b"welcome again", b"2"]
+
+
+async def test_what_is_too_much_is_dropped_and_everything_asked_for_when_the_reader_is_back() -> (
+    None
+):
+    """PR8"""
+    asked = Asked()
+    mailbox = Mailbox(asked)
+    mailbox.put_anew(b"welcome")
+    for _ in range(3 * MAX_FRAMES):
+        mailbox.put(b"frame")
+    before = asked.times
+
+    reader = await asks(mailbox)
+    mailbox.put(b"still of before")
+    mailbox.put_anew(b"welcome again")
+    mailbox.put(b"after")
+
+    assert (before, asked.times) == (0, 1)
+    assert [await reader, *await taken(mailbox, 1)] == [b"welcome again", b"after"]
+
+
+async def test_one_frame_may_be_larger_than_all_that_may_wait() -> None:
+    """PR8"""
+    asked = Asked()
+    mailbox = Mailbox(asked)
+    large = b"x" * (MAX_BYTES + 1)
+    mailbox.put_anew(large)
+    first = await taken(mailbox, 1)
+    mailbox.put(large)
+    second = await taken(mailbox, 1)
+
+    mailbox.put(large)
+    mailbox.put(b"one more")
+    reader = await asks(mailbox)
+    mailbox.put_anew(b"welcome")
+
+    assert (first, second, await reader) == ([large], [large], b"welcome")
+    assert asked.times == 1
+
+
+async def test_the_end_comes_after_the_frames_and_stays() -> None:
+    mailbox = Mailbox(Asked())
+    mailbox.put_anew(b"welcome")
+
+    mailbox.close(Closed(4429, "first"))
+    mailbox.put(b"late")
+    mailbox.close(Closed(1000, "second"))
+
+    end = Closed(4429, "first")
+    assert await taken(mailbox, 3) == [b"welcome", end, end]
