@@ -144,24 +144,20 @@ def edits(draw: st.DrawFn) -> Edit:
     node = {"id": node_id, "type": "t", "title": draw(SCALARS)}
     link = {"id": link_id, "fromNodeId": node_id, "toNodeId": other}
     paths = draw(st.lists(PATHS, unique=True, min_size=1))
-    edit: Edit = draw(
-        st.sampled_from(
-            [
-                CreateNode(node),
-                PatchNode(
-                    node_id,
-                    {path: draw(SCALARS) for path in paths},
-                    {path: draw(SCALARS) for path in paths if draw(st.booleans())},
-                ),
-                RemoveNode(node_id, node),
-                CreateConnection(link),
-                UpdateConnection(link_id, link, {**link, "label": draw(SCALARS)}),
-                RemoveConnection(link_id, link),
-                SetField("timeline", draw(SCALARS), draw(SCALARS)),
-            ]
-        )
-    )
-    return edit
+    choices: list[Edit] = [
+        CreateNode(node),
+        PatchNode(
+            node_id,
+            {path: draw(SCALARS) for path in paths},
+            {path: draw(SCALARS) for path in paths if draw(st.booleans())},
+        ),
+        RemoveNode(node_id, node),
+        CreateConnection(link),
+        UpdateConnection(link_id, link, {**link, "label": draw(SCALARS)}),
+        RemoveConnection(link_id, link),
+        SetField("timeline", draw(SCALARS), draw(SCALARS)),
+    ]
+    return draw(st.sampled_from(choices))
 
 
 class Kept:
