@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from suite.children import dies_with_us
 from suite.state import ProcessState, StateFile
@@ -54,7 +54,7 @@ class Role:
 
 
 class Supervisor:
-    """The processes of one data folder."""
+    """The processes of one data folder; a context manager, left when none is kept any more."""
 
     def __init__(self, state: StateFile, logs: Path) -> None:
         self._state = state
@@ -76,16 +76,18 @@ class Supervisor:
             yield
         finally:
             await asyncio.gather(*(each.stop() for each in kept))
-            for task in tasks:
-                task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            for each in kept:
+                each.close()
 
     def processes(self) -> list[ProcessState]:
         """What runs now."""
         return [each.state() for each in self._kept]
 
-    def close(self) -> None:
-        """Takes away what only the running suite needed."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
         self._sockets.cleanup()
 
     def _changed(self) -> None:
@@ -126,6 +128,9 @@ class _Kept:
             state=self._state,
             restarts=self._restarts,
         )
+
+    def close(self) -> None:
+        self._log.close()
 
     async def keep(self) -> None:
         """Runs the process until `stop`, again and again."""
@@ -245,6 +250,9 @@ class _LogFile:
             if not raw:
                 return
             self.line(raw.decode(errors="replace").rstrip("\n"))
+
+    def close(self) -> None:
+        self._handler.close()
 
     def line(self, text: str) -> None:
         """Keeps one line."""

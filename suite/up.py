@@ -68,11 +68,10 @@ async def _running(
     state: StateFile,
     progress: Callable[[str], None],
 ) -> AsyncIterator[Running]:
-    supervisor = Supervisor(state, wanted.data_folder / "logs")
-    try:
+    kept, stores = _stores(wanted.data_folder, environ)
+    suite = constellation(wanted, stores, environ)
+    with Supervisor(state, wanted.data_folder / "logs") as supervisor:
         async with AsyncExitStack() as stack:
-            kept, stores = _stores(wanted.data_folder, environ)
-            suite = constellation(wanted, stores, environ)
             progress("stores")
             await stack.enter_async_context(supervisor.keeping(kept))
             progress("migrations")
@@ -82,8 +81,6 @@ async def _running(
             progress("gateway")
             await stack.enter_async_context(supervisor.keeping(suite.gateways))
             yield Running(suite.url, supervisor)
-    finally:
-        supervisor.close()
 
 
 def _stores(data_folder: Path, environ: Mapping[str, str]) -> tuple[list[Role], Stores]:
