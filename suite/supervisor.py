@@ -143,6 +143,7 @@ class _Kept:
                 break
             failures = 0 if was_ready else failures + 1
             if failures == GIVE_UP_AFTER and not self.is_ready.is_set():
+                self._enter("stopped")
                 raise DoesNotStart(self._role.name, self._log.last_line, self._log.path)
             if time.monotonic() - started > WELL_AFTER_SECONDS:
                 pause = FIRST_PAUSE_SECONDS
@@ -249,12 +250,13 @@ class _LogFile:
                 continue
             if not raw:
                 return
-            self.line(raw.decode(errors="replace").rstrip("\n"))
+            text = raw.decode(errors="replace").rstrip("\n")
+            self.last_line = text or self.last_line
+            self.line(text)
 
     def close(self) -> None:
         self._handler.close()
 
     def line(self, text: str) -> None:
         """Keeps one line."""
-        self.last_line = text or self.last_line
         self._handler.emit(logging.makeLogRecord({"msg": text}))
