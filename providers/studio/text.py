@@ -23,7 +23,7 @@ from providers.text import ModelRefused
 
 NAME = "studio-text"
 
-TOKENS_PER_SECOND = 60.0
+TOKENS_PER_SECOND = 50.0
 MAX_TOKENS = 1_000_000
 MAX_SUBJECT_LENGTH = 48
 
