@@ -866,6 +866,25 @@ async def test_text_that_came_while_the_listener_was_cut_is_found(
     assert found.content == "Unheard."
 
 
+async def test_text_that_nobody_told_of_is_found_by_looking(work: WorkStore, database: str) -> None:
+    """TK12"""
+    async with tasks_service(tasks_settings(database, poll_seconds=SOON)) as client:
+        desk = Desk(client)
+        task_id = await desk.create()
+        claim = await claimed(work, "w")
+        async with desk.watching(task_id) as events:
+            await anext(events)
+            await rows(
+                database,
+                "INSERT INTO tasks.text_event (task_key, sequence, attempt, content)"
+                " VALUES ($1, 1, 1, 'Untold.')",
+                claim.key,
+            )
+            found = await delta(events)
+
+    assert found.content == "Untold."
+
+
 async def test_a_negative_place_is_refused(desk: Desk) -> None:
     """TK12"""
     task_id = await desk.create()
