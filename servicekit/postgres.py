@@ -151,6 +151,8 @@ def translated() -> Iterator[None]:
         asyncpg.QueryCanceledError,
         asyncpg.PostgresConnectionError,
         asyncpg.InterfaceError,
+        # What the driver says of a connection that was ended while it began a statement.
+        asyncpg.InternalClientError,
         asyncpg.CannotConnectNowError,
         asyncpg.TooManyConnectionsError,
         asyncpg.AdminShutdownError,

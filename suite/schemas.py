@@ -2,5 +2,6 @@
 
 from gateway.migrations import SCHEMA as GATEWAY
 from services.canvas.migrations import SCHEMA as CANVAS
+from services.tasks.migrations import SCHEMA as TASKS
 
-SCHEMAS = [GATEWAY, CANVAS]
+SCHEMAS = [GATEWAY, CANVAS, TASKS]

@@ -233,13 +233,13 @@ class CreateTaskRequest(_message.Message):
     prompt: _builtins.str
     """What is asked, 1 byte to 64 KiB."""
     model: _builtins.str
-    """Which model works; empty means the default."""
+    """Which model works, e.g. `studio-text`; empty means the default."""
     canvas_id: _builtins.str
-    """The canvas that it belongs to, if any."""
+    """The canvas that it belongs to, if any, 1 to 200 characters."""
     node_id: _builtins.str
-    """The node that it is asked from, if any."""
+    """The node that it is asked from, if any, 1 to 200 characters."""
     client_operation_id: _builtins.str
-    """The caller's id of the creation, if given."""
+    """The caller's id of the creation, if given, 1 to 200 characters."""
     def __init__(
         self,
         *,

@@ -63,7 +63,8 @@ class TasksServiceServicer:
 
     def CreateTask(self, request, context):
         """Stores a task for the workers. Idempotent by request id.
-        INVALID_ARGUMENT: an unknown type, an empty prompt, or one over 64 KiB.
+        INVALID_ARGUMENT: an unknown type or model, an empty prompt or one over 64 KiB, a name of
+        none or more than 200 characters.
         RESOURCE_EXHAUSTED BACKLOG_FULL: the account has too many tasks waiting.
         ABORTED IDEMPOTENCY_KEY_REUSED: the request id came with another request.
         """

@@ -39,7 +39,8 @@ class TasksServiceStub:
     def __new__(cls, channel: _aio.Channel) -> TasksServiceAsyncStub: ...
     CreateTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.CreateTaskRequest, _tasks_pb2.CreateTaskResponse]
     """Stores a task for the workers. Idempotent by request id.
-    INVALID_ARGUMENT: an unknown type, an empty prompt, or one over 64 KiB.
+    INVALID_ARGUMENT: an unknown type or model, an empty prompt or one over 64 KiB, a name of
+    none or more than 200 characters.
     RESOURCE_EXHAUSTED BACKLOG_FULL: the account has too many tasks waiting.
     ABORTED IDEMPOTENCY_KEY_REUSED: the request id came with another request.
     """
@@ -66,7 +67,8 @@ class TasksServiceAsyncStub(TasksServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.CreateTaskRequest, _tasks_pb2.CreateTaskResponse]  # type: ignore[assignment]
     """Stores a task for the workers. Idempotent by request id.
-    INVALID_ARGUMENT: an unknown type, an empty prompt, or one over 64 KiB.
+    INVALID_ARGUMENT: an unknown type or model, an empty prompt or one over 64 KiB, a name of
+    none or more than 200 characters.
     RESOURCE_EXHAUSTED BACKLOG_FULL: the account has too many tasks waiting.
     ABORTED IDEMPOTENCY_KEY_REUSED: the request id came with another request.
     """
@@ -96,7 +98,8 @@ class TasksServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tasks_pb2.CreateTaskResponse, _abc.Awaitable[_tasks_pb2.CreateTaskResponse]]:
         """Stores a task for the workers. Idempotent by request id.
-        INVALID_ARGUMENT: an unknown type, an empty prompt, or one over 64 KiB.
+        INVALID_ARGUMENT: an unknown type or model, an empty prompt or one over 64 KiB, a name of
+        none or more than 200 characters.
         RESOURCE_EXHAUSTED BACKLOG_FULL: the account has too many tasks waiting.
         ABORTED IDEMPOTENCY_KEY_REUSED: the request id came with another request.
         """

@@ -1,0 +1,1 @@
+"""Tasks, their text as it comes, and the workers that do them."""

@@ -1,0 +1,1 @@
+"""What is true of tasks and their text, whoever asks."""
