@@ -75,7 +75,8 @@ class Supervisor:
             await _all_ready(kept, tasks)
             yield
         finally:
-            await asyncio.gather(*(each.stop() for each in kept))
+            for each in kept:
+                each.stop()
             await asyncio.gather(*tasks, return_exceptions=True)
             for each in kept:
                 each.close()
@@ -154,22 +155,9 @@ class _Kept:
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         self._enter("stopped")
 
-    async def stop(self) -> None:
-        """Has the process end, and waits until it has."""
+    def stop(self) -> None:
+        """Has the process end; `keep` returns when it has."""
         self._stopping.set()
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        with suppress(ProcessLookupError):
-            process.send_signal(self._role.stop_signal)
-        try:
-            async with asyncio.timeout(KILL_AFTER_SECONDS):
-                await process.wait()
-        except TimeoutError:
-            self._log.line(f"{self._role.name} did not end in time and is killed")
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
 
     async def _run(self) -> bool:
         """One life of the process; whether it was ready in it."""
@@ -192,6 +180,7 @@ class _Kept:
             self._enter("starting")
             process = self._process
             reading = asyncio.create_task(self._log.follow(process.stdout))
+            ending = asyncio.create_task(self._end_when_told(process))
             became_ready = asyncio.create_task(self._until_ready(word))
             ended = asyncio.create_task(process.wait())
             await asyncio.wait((became_ready, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -204,10 +193,20 @@ class _Kept:
                 self._log.line(f"{self._role.name} was not ready in time and is killed")
                 process.kill()
             code = await ended
+            ending.cancel()
             await reading
         if not self._stopping.is_set():
             self._log.line(f"{self._role.name} ended with {code}")
         return was_ready
+
+    async def _end_when_told(self, process: asyncio.subprocess.Process) -> None:
+        """Signals the process once it shall stop, and kills it if it does not."""
+        await self._stopping.wait()
+        with suppress(ProcessLookupError):
+            process.send_signal(self._role.stop_signal)
+            await asyncio.sleep(KILL_AFTER_SECONDS)
+            self._log.line(f"{self._role.name} did not end in time and is killed")
+            process.kill()
 
     async def _until_ready(self, word: socket.socket) -> bool:
         """Whether it became ready in time."""

@@ -21,15 +21,13 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as word:
     word.send(b"READY=1")
 """
 WAITS = READY + "import signal; signal.pause()"
-STUBBORN = (
-    READY
-    + """
+STUBBORN = f"""
 import signal
 signal.signal(signal.SIGTERM, lambda *_: print("not yet", flush=True))
+{READY}
 while True:
     signal.pause()
 """
-)
 
 
 def role(name: str, script: str) -> Role:
