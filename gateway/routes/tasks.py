@@ -14,12 +14,15 @@ from starlette.responses import Response
 from gateway import sse
 from gateway.endpoints import Answer, Call, Input, Media, NoQuery, Output, endpoint
 from servicekit.client import Client
-from servicekit.errors import Failure, Invalid
+from servicekit.errors import Failure, Invalid, Unavailable
 from servicekit.identity import Behalf
 from servicekit.ids import new_id
 from servicekit.times import rfc3339, time_from_timestamp
 
 MAX_PROMPT_BYTES = 64 * 1024
+# An instance that goes away is replaced by another one within a second or two.
+RESUME_TRIES = 5
+RESUME_SECONDS = 0.5
 
 _STATUS_NAMES = {
     pb.TASK_STATUS_QUEUED: "queued",
@@ -243,26 +246,42 @@ class TaskRoutes:
     async def _events(
         self, request: pb.WatchTextEventsRequest, behalf: Behalf
     ) -> AsyncIterator[bytes]:
-        started = False
-        try:
-            async with self._tasks.stream(self._stub.WatchTextEvents, request, behalf) as answers:
-                async for answer in sse.until(self._draining, answers):
-                    if not started:
-                        yield sse.CONNECTED
-                        started = True
-                    yield _event(answer)
-        except (Failure, grpc.aio.AioRpcError):
-            if not started:
-                raise
-            yield sse.event("error", b'{"reason":"unavailable"}')
-        if self._draining.is_set():
-            yield sse.MOVED
+        """The stream, begun with a comment; goes on elsewhere when an instance goes away."""
+        begun = False
+        tries_left = RESUME_TRIES
+        while not self._draining.is_set():
+            try:
+                async with self._tasks.stream(
+                    self._stub.WatchTextEvents, request, behalf
+                ) as answers:
+                    async for answer in sse.until(self._draining, answers):
+                        if not begun:
+                            yield sse.CONNECTED
+                        begun, tries_left = True, RESUME_TRIES
+                        yield _event(answer)
+                        request.after_sequence = max(request.after_sequence, _sequence_of(answer))
+                        if answer.WhichOneof("event") == "terminal":
+                            return
+            except (Failure, grpc.aio.AioRpcError) as error:
+                if not begun:
+                    raise
+                tries_left -= 1
+                if tries_left == 0 or not isinstance(error, Unavailable):
+                    yield sse.event("error", b'{"reason":"unavailable"}')
+                    return
+            await asyncio.sleep(RESUME_SECONDS)
+        yield sse.MOVED
 
 
 class InvalidCursor(Invalid):
     """A cursor is a non-negative integer."""
 
     reason = "invalid_cursor"
+
+
+def _sequence_of(answer: pb.WatchTextEventsResponse) -> int:
+    """The sequence number of a delta or reset, 0 for other events."""
+    return max(answer.delta.sequence, answer.reset.sequence)
 
 
 def _sequence(text: str) -> int:
