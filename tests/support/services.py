@@ -75,6 +75,7 @@ def gateway_settings(
         generation_address=addresses.get("generation", NOWHERE),
         presence_address=addresses.get("presence", NOWHERE),
         allowed_origins=ORIGIN,
+        signup_grant_credits=0,
         tries_per_minute=10_000,
     )
     return msgspec.structs.replace(settings, **changes)

@@ -1,0 +1,83 @@
+"""What a person waits for: the first words of a text, the cursor of the other window."""
+
+import asyncio
+import json
+import time
+from contextlib import AsyncExitStack
+from typing import Any
+from urllib.parse import urlsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+
+from bench.suite import Bench
+from bench.timing import Timing, summary
+
+TEXTS = 60
+MOVES = 400
+CANVAS = "bench"
+
+
+async def first_delta(bench: Bench) -> Timing:
+    """From sending POST /api/tasks until the first delta is read from the stream."""
+    browser = await bench.browser()
+    parts = urlsplit(bench.url)
+    lasts: list[float] = []
+    began_all = time.perf_counter()
+    for _ in range(TEXTS):
+        began = time.perf_counter()
+        _, body = await browser.ask(
+            "POST", "/api/tasks", {"type": "text", "prompt": "a lantern !tokens=1"}
+        )
+        task_id = json.loads(body)["id"]
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(
+            f"GET /api/tasks/{task_id}/text-events HTTP/1.1\r\nHost: gesso\r\n"
+            f"Cookie: {browser.cookie}\r\n\r\n".encode()
+        )
+        await reader.readuntil(b"event: delta")
+        lasts.append(time.perf_counter() - began)
+        await reader.readuntil(b"event: terminal")
+        writer.close()
+        await writer.wait_closed()
+    await browser.close()
+    return summary(lasts, time.perf_counter() - began_all)
+
+
+async def cursor(bench: Bench) -> Timing:
+    """From sending a cursor in one window until the other window has it."""
+    browser = await bench.browser()
+    operation = {"type": "create_canvas", "canvas": {"title": "Bench"}}
+    change = {"mutationId": "m", "baseRevision": 0, "operations": [operation]}
+    await browser.ask("PATCH", f"/api/canvas-projects/{CANVAS}/operations", change)
+    async with AsyncExitStack() as stack:
+        url = f"{bench.url.replace('http', 'ws')}/api/canvas-projects/{CANVAS}/realtime"
+        headers = {"Cookie": browser.cookie}
+        first, second = [
+            await stack.enter_async_context(
+                connect(url, additional_headers=headers, origin=bench.url)  # type: ignore[arg-type] # a NewType of str
+            )
+            for _ in range(2)
+        ]
+        await _frame(first, "welcome")
+        await _frame(second, "welcome")
+        lasts: list[float] = []
+        began_all = time.perf_counter()
+        for number in range(MOVES):
+            began = time.perf_counter()
+            place = {"x": number, "y": number}
+            await first.send(json.dumps({"type": "presence", "cursor": place, "drag": None}))
+            while (await _frame(second, "peer"))["cursor"] != place:
+                pass
+            lasts.append(time.perf_counter() - began)
+            # Below the 40 a second that a window may send.
+            await asyncio.sleep(0.03)
+        timing = summary(lasts, time.perf_counter() - began_all)
+    await browser.close()
+    return timing
+
+
+async def _frame(socket: ClientConnection, kind: str) -> dict[str, Any]:
+    while True:
+        frame: dict[str, Any] = json.loads(await socket.recv())
+        if frame["type"] == kind:
+            return frame

@@ -1,0 +1,71 @@
+"""A real suite of processes for one run, and who calls it."""
+
+import asyncio
+import os
+import secrets
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.http import Browser
+from servicekit import client
+from servicekit.client import Client
+from servicekit.identity import Behalf
+from suite.constellation import Wanted, free_port
+from suite.up import running
+
+PASSWORD = "correct horse battery"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A suite that is up: its address, its internal token, where each process listens."""
+
+    url: str
+    token: str
+    addresses: dict[str, str]
+    database_url: str
+    objects_url: str
+
+    async def browser(self) -> Browser:
+        """A browser that is signed in with an account of its own."""
+        browser = await Browser.at(self.url)
+        email = f"{secrets.token_hex(8)}@example.com"
+        status, _ = await browser.ask(
+            "POST", "/api/auth/register", {"email": email, "password": PASSWORD}
+        )
+        assert status == 201
+        return browser
+
+    @asynccontextmanager
+    async def client(self, service: str) -> AsyncIterator[Client]:
+        """A client of a service, on a connection of its own."""
+        address = self.addresses[service]
+        async with client.connected(address, caller="bench", tokens=(self.token,)) as made:
+            yield made
+
+
+@asynccontextmanager
+async def bench_suite(**environ: str) -> AsyncIterator[Bench]:
+    """A suite of processes on a data folder of its own, gone at the end."""
+    token = secrets.token_hex(16)
+    settings = {**os.environ, "GESSO_INTERNAL_TOKENS": token, "GESSO_LOG_LEVEL": "warning"}
+    with tempfile.TemporaryDirectory(prefix="gesso-bench-") as folder:
+        await asyncio.to_thread(Path(folder).chmod, 0o711)
+        wanted = Wanted(Path(folder), port=free_port(), workers=1, gateways=1)
+        async with running(wanted, {**settings, **environ}, progress=lambda _: None) as suite:
+            addresses = {process.name: process.address for process in suite.processes()}
+            yield Bench(
+                url=suite.url,
+                token=token,
+                addresses=addresses,
+                database_url=f"postgresql://postgres@/gesso?host={addresses['postgres']}",
+                objects_url=(Path(folder) / "objects").as_uri(),
+            )
+
+
+def an_account() -> Behalf:
+    """Somebody that services may be called for."""
+    return Behalf(account_id=f"us_{secrets.token_hex(8)}")
