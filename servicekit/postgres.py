@@ -1,6 +1,6 @@
 """PostgreSQL: pools, transactions, and driver errors turned into failures."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,6 +20,10 @@ else:  # generic in its stubs only
 Isolation = Literal["read_committed", "repeatable_read"]
 
 ACQUIRE_SECONDS = 5.0
+
+# For sessions whose statements find every row by an index: without it a plan that was made while
+# a table was empty reads the whole table ever after.
+INDEXES_ONLY = {"enable_seqscan": "off"}
 
 
 class Contention(Unavailable):
@@ -101,10 +105,13 @@ class Database:
 
 
 @asynccontextmanager
-async def connected(settings: DatabaseSettings, *, application: str) -> AsyncIterator[Database]:
+async def connected(
+    settings: DatabaseSettings, *, application: str, session: Mapping[str, str] | None = None
+) -> AsyncIterator[Database]:
     """A pool, closed at the end. It opens connections as they are needed.
 
-    `application` is what the database's own views call us.
+    `application` is what the database's own views call us, `session` further settings of the
+    database for our sessions.
     """
     pool = asyncpg.create_pool(
         settings.database_url,
@@ -120,6 +127,7 @@ async def connected(settings: DatabaseSettings, *, application: str) -> AsyncIte
             "jit": "off",
             # Hot statements are written so that the plan does not depend on the values.
             "plan_cache_mode": "force_generic_plan",
+            **(session or {}),
         },
     )
     async with pool:

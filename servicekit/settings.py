@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -139,7 +140,9 @@ def _read(
             raise WrongSettings([f"{name} is not set: {advice}"])
         return {}
     try:
-        return {field.name: msgspec.convert(text, _hint_of(settings, field.name), strict=False)}
+        return {
+            field.name: msgspec.convert(text, _hint_when_set(settings, field.name), strict=False)
+        }
     except msgspec.ValidationError as error:
         shown = "the value" if _is(meta, "secret") else repr(text)
         raise WrongSettings([f"{name}: {shown} is wrong: {_plain(str(error))}. {advice}"]) from None
@@ -152,6 +155,14 @@ def _name(service: str | None, field: str) -> str:
 
 def _hint_of(settings: type[Settings], field: str) -> Any:
     return get_type_hints(settings, include_extras=True)[field]
+
+
+def _hint_when_set(settings: type[Settings], field: str) -> Any:
+    """The hint without None: what is set is text, and limits are for text alone."""
+    hint, *about = get_args(_hint_of(settings, field))
+    if NoneType in get_args(hint):
+        (hint,) = (kind for kind in get_args(hint) if kind is not NoneType)
+    return Annotated[hint, *about]
 
 
 def _group_of(settings: type[Settings], field: str) -> type[Settings] | None:

@@ -1,1 +1,1 @@
-"""Built-in models that need no network."""
+"""Built-in models that need no network, and really write and draw."""

@@ -78,6 +78,15 @@ def test_two_tokens_are_accepted_and_the_first_is_shown() -> None:
     assert settings.tokens() == ("a" * 16, "b" * 16)
 
 
+def test_a_setting_that_need_not_be_set_has_its_limits_when_it_is() -> None:
+    there = {**GOOD, "GESSO_CANVAS_METRICS_LISTEN": "127.0.0.1:9100"}
+
+    assert load(Example, "canvas", GOOD).metrics_listen is None
+    assert load(Example, "canvas", there).metrics_listen == "127.0.0.1:9100"
+    with pytest.raises(WrongSettings):
+        load(Example, "canvas", {**GOOD, "GESSO_CANVAS_METRICS_LISTEN": "9100"})
+
+
 def test_the_table_of_variables_names_groups_too() -> None:
     names = [variable.name for variable in variables(Example, "canvas")]
 

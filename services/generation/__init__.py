@@ -1,0 +1,1 @@
+"""The generation service: the external generation queue, its workers, and the wallet."""

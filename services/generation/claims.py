@@ -1,0 +1,86 @@
+"""Hands out jobs: at once if there are some, else as soon as one comes."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from services.generation.domain.jobs import ClaimedJob
+from services.generation.store import Claimed, QueueStore
+from services.generation.wakeups import Wakeups, jittered
+
+EVER = datetime(1970, 1, 1, tzinfo=UTC)
+# How long a transaction that enqueues may take before its job is overlooked for a moment.
+SLACK = timedelta(seconds=1)
+FULL_LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of a worker. Its id is the same in every repeat."""
+
+    worker_id: str
+    claim_id: str
+    limit: int
+    lease: timedelta
+    wait: timedelta
+
+
+class Claims:
+    """The claims of all workers at this process.
+
+    Remembers where the ready jobs begin: a transaction that somebody holds open keeps the dead
+    rows before them, and each look from the start would pass over all of those. Looks from the
+    start all the same once a second, and when it finds too little.
+    """
+
+    def __init__(
+        self,
+        store: QueueStore,
+        wakeups: Wakeups,
+        *,
+        draining: asyncio.Event,
+        poll_seconds: float,
+    ) -> None:
+        self._store = store
+        self._wakeups = wakeups
+        self._draining = draining
+        self._poll_seconds = poll_seconds
+        self._since = EVER
+        self._full_look_at = 0.0
+
+    async def jobs(self, claim: Claim) -> list[ClaimedJob]:
+        """What the claim gets: nothing if nothing comes in time, or the process is to end."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + claim.wait.total_seconds()
+        while True:
+            calls = self._wakeups.pending.calls
+            claimed = await self._look(claim)
+            if claimed.is_repeat:
+                return await self._store.claimed_before(claim.worker_id, claim.claim_id)
+            left = until - loop.time()
+            if claimed.jobs or left <= 0 or self._draining.is_set():
+                return claimed.jobs
+            await self._wakeups.pending.wait(min(left, jittered(self._poll_seconds)), since=calls)
+
+    async def _look(self, claim: Claim) -> Claimed:
+        now = asyncio.get_running_loop().time()
+        since = self._since
+        if now - self._full_look_at >= FULL_LOOK_SECONDS:
+            since = EVER
+        claimed = await self._take(claim, since)
+        if not claimed.jobs and not claimed.is_repeat and since > EVER:
+            claimed = await self._take(claim, EVER)
+        return claimed
+
+    async def _take(self, claim: Claim, since: datetime) -> Claimed:
+        if since == EVER:
+            self._full_look_at = asyncio.get_running_loop().time()
+        claimed = await self._store.claim(
+            claim.worker_id, claim.claim_id, limit=claim.limit, lease=claim.lease, since=since
+        )
+        if claimed.newest is not None:
+            self._since = max(claimed.newest - SLACK, EVER)
+        self._wakeups.jobs_ended(claimed.failed)
+        if claimed.is_to_deliver:
+            self._wakeups.deliveries.wake()
+        return claimed

@@ -1,0 +1,1 @@
+"""What is true of jobs, money and results, whoever asks."""

@@ -1,0 +1,289 @@
+"""Speaks gesso.generation.v1: messages into values and back."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from gesso.generation.v1 import generation_pb2
+from gesso.generation.v1.generation_pb2_grpc import GenerationServiceServicer
+from google.protobuf.duration_pb2 import Duration
+
+from servicekit.errors import Invalid
+from servicekit.identity import Context, account_of
+from servicekit.pages import page_size, place_from_token, token_from_place
+from servicekit.strictjson import loads
+from servicekit.times import timestamp_from_time
+from services.generation.claims import Claim, Claims
+from services.generation.domain.jobs import (
+    ClaimedJob,
+    Completion,
+    Draft,
+    Failing,
+    Lease,
+    Output,
+    Phase,
+    Position,
+    Status,
+    Summary,
+    Target,
+)
+from services.generation.domain.requests import Request, drafted
+from services.generation.service import NEWEST, GenerationService
+
+MAX_ITEMS = 100
+MAX_RESULT_BYTES = 256 * 1024
+MAX_NAME_LENGTH = 200
+MIN_LEASE, MAX_LEASE = timedelta(seconds=1), timedelta(hours=1)
+MAX_SECONDS = 10**6
+MAX_WAIT = timedelta(seconds=30)
+DEFAULT_PAGE_SIZE = 20
+
+_STATUSES = {
+    Status.PENDING: generation_pb2.JOB_STATUS_PENDING,
+    Status.RUNNING: generation_pb2.JOB_STATUS_RUNNING,
+    Status.COMPLETED: generation_pb2.JOB_STATUS_COMPLETED,
+    Status.FAILED: generation_pb2.JOB_STATUS_FAILED,
+}
+_STATUS_OF_PROTO: dict[int, Status] = {number: status for status, number in _STATUSES.items()}
+_PHASES: dict[Phase | None, generation_pb2.JobPhase.ValueType] = {
+    None: generation_pb2.JOB_PHASE_UNSPECIFIED,
+    Phase.GENERATING: generation_pb2.JOB_PHASE_GENERATING,
+    Phase.PROCESSING: generation_pb2.JOB_PHASE_PROCESSING,
+}
+_PHASE_OF_PROTO: dict[int, Phase | None] = {number: phase for phase, number in _PHASES.items()}
+_OUTCOMES = {
+    True: generation_pb2.LEASE_OUTCOME_OK,
+    False: generation_pb2.LEASE_OUTCOME_FENCED,
+}
+
+
+class GenerationRpc(GenerationServiceServicer):
+    """The queue as gRPC."""
+
+    def __init__(self, service: GenerationService, claims: Claims) -> None:
+        self._service = service
+        self._claims = claims
+
+    async def Enqueue(
+        self, request: generation_pb2.EnqueueRequest, context: Context
+    ) -> generation_pb2.EnqueueResponse:
+        """See generation.proto."""
+        draft = draft_from_proto(request)
+        summary, is_repeat = await self._service.enqueue(account_of(context), draft)
+        return generation_pb2.EnqueueResponse(job=proto_from_summary(summary), replayed=is_repeat)
+
+    async def Claim(
+        self, request: generation_pb2.ClaimRequest, context: Context
+    ) -> generation_pb2.ClaimResponse:
+        """See generation.proto."""
+        if not 1 <= request.limit <= MAX_ITEMS:
+            raise Invalid(f"A claim takes 1 to {MAX_ITEMS} jobs.", path="limit")
+        wait = _length(request.wait)
+        if not timedelta() <= wait <= MAX_WAIT:
+            raise Invalid("A claim waits 0 to 30 seconds.", path="wait")
+        claim = Claim(
+            worker_id=_name(request.worker_id, "workerId"),
+            claim_id=_name(request.claim_id, "claimId"),
+            limit=request.limit,
+            lease=lease_length(request.lease),
+            wait=wait,
+        )
+        jobs = await self._claims.jobs(claim)
+        return generation_pb2.ClaimResponse(jobs=map(proto_from_claimed_job, jobs))
+
+    async def RenewLeases(
+        self, request: generation_pb2.RenewLeasesRequest, context: Context
+    ) -> generation_pb2.RenewLeasesResponse:
+        """See generation.proto."""
+        length = lease_length(request.lease)
+        _check_number(request.leases, "leases")
+        held = await self._service.renew(
+            [(_lease(request.worker_id, lease), length) for lease in request.leases]
+        )
+        return generation_pb2.RenewLeasesResponse(outcomes=[_OUTCOMES[ok] for ok in held])
+
+    async def UpdatePhase(
+        self, request: generation_pb2.UpdatePhaseRequest, context: Context
+    ) -> generation_pb2.UpdatePhaseResponse:
+        """See generation.proto."""
+        phase = _PHASE_OF_PROTO.get(request.phase)
+        if phase is None:
+            raise Invalid("The phase is not known.", path="phase")
+        if not 0 <= request.progress <= 100:
+            raise Invalid("Progress is 0 to 100.", path="progress")
+        lease = _lease(request.worker_id, request.lease)
+        await self._service.update_phase(lease, phase, request.progress)
+        return generation_pb2.UpdatePhaseResponse()
+
+    async def Complete(
+        self, request: generation_pb2.CompleteRequest, context: Context
+    ) -> generation_pb2.CompleteResponse:
+        """See generation.proto."""
+        _check_number(request.completions, "completions")
+        held = await self._service.complete(
+            [_completion(request.worker_id, message) for message in request.completions]
+        )
+        return generation_pb2.CompleteResponse(outcomes=[_OUTCOMES[ok] for ok in held])
+
+    async def Fail(
+        self, request: generation_pb2.FailRequest, context: Context
+    ) -> generation_pb2.FailResponse:
+        """See generation.proto."""
+        _check_number(request.failures, "failures")
+        held = await self._service.fail(
+            [
+                Failing(_lease(request.worker_id, message.lease), message.error)
+                for message in request.failures
+            ]
+        )
+        return generation_pb2.FailResponse(outcomes=[_OUTCOMES[ok] for ok in held])
+
+    async def GetJobSummary(
+        self, request: generation_pb2.GetJobSummaryRequest, context: Context
+    ) -> generation_pb2.GetJobSummaryResponse:
+        """See generation.proto."""
+        summary = await self._service.summary(account_of(context), request.job_id)
+        return generation_pb2.GetJobSummaryResponse(job=proto_from_summary(summary))
+
+    async def ListJobSummaries(
+        self, request: generation_pb2.ListJobSummariesRequest, context: Context
+    ) -> generation_pb2.ListJobSummariesResponse:
+        """See generation.proto."""
+        size = page_size(request.page_size, default=DEFAULT_PAGE_SIZE)
+        place = place_from_token(request.page_token, int)
+        found = await self._service.page(
+            account_of(context),
+            statuses_from_proto(request.statuses),
+            place[0] if place else NEWEST,
+            size + 1,
+        )
+        shown = found[:size]
+        return generation_pb2.ListJobSummariesResponse(
+            jobs=map(proto_from_summary, shown),
+            next_page_token=token_from_place(shown[-1].key) if len(found) > size else "",
+        )
+
+    async def GetQueueOverview(
+        self, request: generation_pb2.GetQueueOverviewRequest, context: Context
+    ) -> generation_pb2.GetQueueOverviewResponse:
+        """See generation.proto."""
+        overview = await self._service.overview(account_of(context))
+        return generation_pb2.GetQueueOverviewResponse(
+            pending=overview.pending,
+            running=overview.running,
+            update_time=timestamp_from_time(overview.updated_at),
+        )
+
+
+def draft_from_proto(request: generation_pb2.EnqueueRequest) -> Draft:
+    """The job that is asked for. Raises `WrongRequest`, saying what is wrong where."""
+    completion = request.canvas_completion
+    target = None
+    if request.HasField("canvas_completion"):
+        target = Target(
+            node_id=completion.placeholder_node_id
+            if completion.HasField("placeholder_node_id")
+            else None,
+            position=Position(completion.position.x, completion.position.y),
+        )
+    return drafted(
+        Request(
+            dedupe_key=request.dedupe_key,
+            kind=request.kind,
+            params=loads(request.params),
+            canvas_id=request.canvas_id,
+            target=target,
+        )
+    )
+
+
+def statuses_from_proto(numbers: Sequence[int]) -> list[Status]:
+    """The statuses that a list asks for, each once. Raises `Invalid` for one not known."""
+    unknown = [number for number in numbers if number not in _STATUS_OF_PROTO]
+    if unknown:
+        raise Invalid("The status is not known.", path="statuses")
+    return list({_STATUS_OF_PROTO[number]: None for number in numbers})
+
+
+def lease_length(message: Duration) -> timedelta:
+    """How long a lease shall hold. Raises `Invalid` outside 1 second to 1 hour."""
+    length = _length(message)
+    if not MIN_LEASE <= length <= MAX_LEASE:
+        raise Invalid("A lease holds 1 second to 1 hour.", path="lease")
+    return length
+
+
+def proto_from_summary(summary: Summary) -> generation_pb2.JobSummary:
+    """What its owner may see of a job, as a message."""
+    return generation_pb2.JobSummary(
+        job_id=summary.job_id,
+        kind=summary.kind,
+        source=summary.source,
+        label=summary.label,
+        status=_STATUSES[summary.status],
+        phase=_PHASES[summary.phase],
+        progress=summary.progress,
+        error=summary.error,
+        warning=summary.warning,
+        price_micros=summary.price_micros,
+        refund_entry_id=summary.refund_entry_id,
+        canvas_id=summary.canvas_id,
+        node_id=summary.node_id,
+        create_time=timestamp_from_time(summary.created_at),
+        start_time=timestamp_from_time(summary.started_at),
+        end_time=timestamp_from_time(summary.ended_at),
+        update_time=timestamp_from_time(summary.updated_at),
+    )
+
+
+def proto_from_claimed_job(job: ClaimedJob) -> generation_pb2.ClaimedJob:
+    """An attempt as a message for its worker."""
+    return generation_pb2.ClaimedJob(
+        job_id=job.job_id,
+        lease_token=job.lease_token,
+        account_id=job.account_id,
+        kind=job.kind,
+        params=job.params.encode(),
+        canvas_id=job.canvas_id,
+        attempt=job.attempt,
+    )
+
+
+def _length(message: Duration) -> timedelta:
+    # Far beyond what is accepted, timedelta ends before the message does.
+    seconds = min(max(message.seconds, -MAX_SECONDS), MAX_SECONDS)
+    return timedelta(seconds=seconds, microseconds=message.nanos // 1000)
+
+
+def _lease(worker_id: str, message: generation_pb2.Lease) -> Lease:
+    return Lease(worker_id, message.job_id, message.lease_token)
+
+
+def _completion(worker_id: str, message: generation_pb2.Completion) -> Completion:
+    if message.ByteSize() > MAX_RESULT_BYTES:
+        raise Invalid(f"A result has at most {MAX_RESULT_BYTES // 1024} KiB.", path="completions")
+    return Completion(
+        lease=_lease(worker_id, message.lease),
+        outputs=tuple(
+            Output(
+                resource_id=output.resource_id,
+                asset_id=output.asset_id,
+                mime_type=output.mime_type,
+                width=output.width,
+                height=output.height,
+            )
+            for output in message.outputs
+        ),
+        warning=message.warning if message.HasField("warning") else None,
+    )
+
+
+def _name(text: str, path: str) -> str:
+    if not 1 <= len(text) <= MAX_NAME_LENGTH:
+        raise Invalid(f"{path} has 1 to {MAX_NAME_LENGTH} characters.", path=path)
+    return text
+
+
+def _check_number(items: Sequence[Any], path: str) -> None:
+    if not 1 <= len(items) <= MAX_ITEMS:
+        raise Invalid(f"A list has 1 to {MAX_ITEMS} items.", path=path)

@@ -1,0 +1,76 @@
+"""Puts the generation service together."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from gesso.generation.v1 import generation_pb2
+from gesso.generation.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_server
+from gesso.wallet.v1 import wallet_pb2
+from gesso.wallet.v1.wallet_pb2_grpc import add_WalletServiceServicer_to_server
+
+from servicekit import client, postgres, server
+from servicekit.telemetry import Metrics
+from services.generation.canvases import Canvases
+from services.generation.claims import Claims
+from services.generation.deliveries_store import DeliveriesStore
+from services.generation.delivery import Deliveries, Pace, delivering
+from services.generation.rpc import GenerationRpc
+from services.generation.service import GenerationService
+from services.generation.settings import Settings
+from services.generation.store import QueueStore
+from services.generation.summaries_store import SummariesStore
+from services.generation.wakeups import Wakeups, waking
+from services.generation.wallet import WalletService
+from services.generation.wallet_rpc import WalletRpc
+from services.generation.wallet_store import WalletStore
+
+_GENERATION = generation_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name
+_WALLET = wallet_pb2.DESCRIPTOR.services_by_name["WalletService"].full_name
+
+
+@asynccontextmanager
+async def serving(settings: Settings) -> AsyncIterator[int]:
+    """Serves the queue and the wallets inside the block, and yields the port."""
+    draining = asyncio.Event()
+    wakeups = Wakeups()
+    pace = Pace(
+        lease_seconds=settings.delivery_lease_seconds,
+        pause_seconds=settings.delivery_pause_seconds,
+        poll_seconds=settings.poll_seconds,
+        drain_seconds=settings.drain_seconds,
+    )
+    async with (
+        postgres.connected(
+            settings.database, application="generation", session=postgres.INDEXES_ONLY
+        ) as database,
+        client.connected(
+            settings.canvas_address, caller="generation", tokens=settings.tokens()
+        ) as canvas,
+        waking(wakeups, database, settings.database.database_url),
+        delivering(Deliveries(DeliveriesStore(database), Canvases(canvas), wakeups, pace)),
+    ):
+        store = QueueStore(database)
+        service = GenerationService(
+            store, SummariesStore(database), wakeups, backlog_limit=settings.backlog_limit
+        )
+        claims = Claims(store, wakeups, draining=draining, poll_seconds=settings.poll_seconds)
+        generation = GenerationRpc(service, claims)
+        wallet = WalletRpc(WalletService(WalletStore(database)))
+        async with (
+            service.settling(),
+            server.serving(
+                settings,
+                service="generation",
+                offers={
+                    _GENERATION: lambda grpc: add_GenerationServiceServicer_to_server(
+                        generation, grpc
+                    ),
+                    _WALLET: lambda grpc: add_WalletServiceServicer_to_server(wallet, grpc),
+                },
+                check=database.check,
+                draining=draining,
+                metrics=Metrics(),
+            ) as port,
+        ):
+            yield port

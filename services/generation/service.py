@@ -1,0 +1,161 @@
+"""What can be done with jobs."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from uuid import uuid4
+
+from servicekit.errors import NotFound
+from services.generation.batches import Batches, settling
+from services.generation.domain.failures import (
+    BacklogFull,
+    IdempotencyKeyReused,
+    InsufficientBalance,
+    LeaseFenced,
+)
+from services.generation.domain.jobs import (
+    Completion,
+    Draft,
+    Failing,
+    Lease,
+    Overview,
+    Phase,
+    Status,
+    Summary,
+)
+from services.generation.store import QueueStore
+from services.generation.summaries_store import SummariesStore
+from services.generation.wakeups import Wakeups
+
+NEWEST = 2**63 - 1
+
+Renewal = tuple[Lease, timedelta]
+
+
+class GenerationService:
+    """The jobs of all accounts, and the attempts of all workers."""
+
+    def __init__(
+        self,
+        store: QueueStore,
+        summaries: SummariesStore,
+        wakeups: Wakeups,
+        *,
+        backlog_limit: int,
+    ) -> None:
+        self._store = store
+        self._summaries = summaries
+        self._wakeups = wakeups
+        self._backlog_limit = backlog_limit
+        self._renewals = Batches(self._renew)
+        self._completions = Batches(self._complete)
+        self._failings = Batches(self._fail)
+
+    @asynccontextmanager
+    async def settling(self) -> AsyncIterator[None]:
+        """Settles what workers report, inside the block."""
+        async with settling(self._renewals), settling(self._completions), settling(self._failings):
+            yield
+
+    async def enqueue(self, account_id: str, draft: Draft) -> tuple[Summary, bool]:
+        """Charges the account and stores a job, once for each dedupe key (GN2 to GN4).
+
+        The job, and whether it had been stored before. Raises `IdempotencyKeyReused`,
+        `BacklogFull` or `InsufficientBalance`; then nothing is stored or charged.
+        """
+        async with self._store.locked(account_id) as account:
+            if account is None:
+                raise InsufficientBalance(balance_micros=0, price_micros=draft.price_micros)
+            waiting, key, digest = await account.gather(draft.dedupe_key)
+
+            is_repeat = key is not None
+            if is_repeat and digest != draft.digest:
+                raise IdempotencyKeyReused
+            if key is None:
+                if waiting >= self._backlog_limit:
+                    raise BacklogFull(self._backlog_limit)
+                if account.balance_micros < draft.price_micros:
+                    raise InsufficientBalance(
+                        balance_micros=account.balance_micros, price_micros=draft.price_micros
+                    )
+                key = await account.enqueue(f"extgen-{uuid4()}", draft)
+        if not is_repeat:
+            self._wakeups.job_came()
+        summary = await self._summaries.summary_of_key(account_id, key)
+        assert summary is not None
+        return summary, is_repeat
+
+    async def renew(self, renewals: Sequence[Renewal]) -> list[bool]:
+        """Extends leases from now on; which of them held."""
+        return await self._renewals.outcomes(renewals)
+
+    async def update_phase(self, lease: Lease, phase: Phase, progress: int) -> None:
+        """Writes the phase of an attempt. Raises `LeaseFenced`."""
+        if not await self._store.update_phase(lease, phase, progress):
+            raise LeaseFenced
+
+    async def complete(self, completions: Sequence[Completion]) -> list[bool]:
+        """Ends attempts with results: the commit point (GN9); which of the leases held.
+
+        A repeat of a completion that was accepted is accepted.
+        """
+        return await self._completions.outcomes(completions)
+
+    async def fail(self, failings: Sequence[Failing]) -> list[bool]:
+        """Ends attempts with errors (GN13); which of the leases held.
+
+        A repeat of a failure that was accepted is accepted.
+        """
+        return await self._failings.outcomes(failings)
+
+    async def summary(self, account_id: str, job_id: str) -> Summary:
+        """A job as its owner may see it. Raises `NotFound`."""
+        summary = await self._summaries.summary(account_id, job_id)
+        if summary is None:
+            raise NotFound("job")
+        return summary
+
+    async def page(
+        self, account_id: str, statuses: Sequence[Status], before: int, limit: int
+    ) -> list[Summary]:
+        """Up to `limit` jobs with keys below `before`, newest first; of all statuses if none."""
+        return await self._summaries.page(account_id, statuses or list(Status), before, limit)
+
+    async def overview(self, account_id: str) -> Overview:
+        """How many jobs the account has under way."""
+        return await self._summaries.overview(account_id)
+
+    async def _renew(self, renewals: Sequence[Renewal]) -> list[bool]:
+        held = await self._store.renew(sorted(renewals, key=lambda renewal: renewal[0].job_id))
+        return [lease in held for lease, _ in renewals]
+
+    async def _complete(self, completions: Sequence[Completion]) -> list[bool]:
+        leases = [completion.lease for completion in completions]
+        statuses = await self._store.complete(sorted(completions, key=_by_job))
+        self._wake(statuses)
+        return await self._held(leases, statuses, with_result=True)
+
+    async def _fail(self, failings: Sequence[Failing]) -> list[bool]:
+        leases = [failing.lease for failing in failings]
+        statuses = await self._store.fail(sorted(failings, key=_by_job))
+        self._wake(statuses)
+        return await self._held(leases, statuses, with_result=False)
+
+    def _wake(self, statuses: dict[Lease, str]) -> None:
+        if "delivering" in statuses.values():
+            self._wakeups.deliveries.wake()
+        self._wakeups.jobs_ended(
+            lease.job_id for lease, status in statuses.items() if status == "completed"
+        )
+
+    async def _held(
+        self, leases: Sequence[Lease], statuses: dict[Lease, str], *, with_result: bool
+    ) -> list[bool]:
+        unsaid = [lease for lease in leases if lease not in statuses]
+        accepted = await self._store.accepted(unsaid, with_result=with_result) if unsaid else set()
+        return [lease in statuses or lease in accepted for lease in leases]
+
+
+def _by_job(ending: Completion | Failing) -> str:
+    # Statements that take the rows of the same jobs take them in the same order.
+    return ending.lease.job_id

@@ -1,0 +1,109 @@
+"""What the generation service and its workers must know."""
+
+import os
+import socket
+from typing import Annotated
+
+from servicekit.objects import ObjectSettings
+from servicekit.postgres import DatabaseSettings
+from servicekit.settings import ServerSettings, ServiceSettings, setting
+
+CanvasAddress = Annotated[
+    str,
+    setting("Where canvas is.", example="dns:///gesso-canvas:50051", shared=True),
+]
+
+
+class Settings(ServerSettings, frozen=True, kw_only=True):
+    """The generation service's settings."""
+
+    database: DatabaseSettings
+    canvas_address: CanvasAddress
+    backlog_limit: Annotated[
+        int, setting("At most so many jobs of an account wait.", example="100", ge=1)
+    ] = 100
+    poll_seconds: Annotated[
+        float,
+        setting(
+            "How often, up to twice as long, to look for work that nobody said anything of.",
+            example="1",
+            gt=0,
+            le=60,
+        ),
+    ] = 1
+    delivery_lease_seconds: Annotated[
+        float,
+        setting(
+            "How long a delivery to a canvas may take before another process takes it.",
+            example="60",
+            gt=0,
+            le=3600,
+        ),
+    ] = 60
+    delivery_pause_seconds: Annotated[
+        float,
+        setting(
+            "How long after a canvas did not answer it is asked again; twice as long each time, "
+            "up to a minute.",
+            example="0.5",
+            gt=0,
+            le=60,
+        ),
+    ] = 0.5
+
+
+class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
+    """The settings of a worker."""
+
+    objects: ObjectSettings
+    canvas_address: CanvasAddress
+    generation_address: Annotated[
+        str,
+        setting("Where generation is.", example="dns:///gesso-generation:50053", shared=True),
+    ]
+    id: Annotated[
+        str | None,
+        setting(
+            "What the worker is called, unlike any other; made of host and process if not set.",
+            example="worker-1",
+            pattern=r"^\S{1,200}$",
+        ),
+    ] = None
+    concurrency: Annotated[
+        int, setting("How many jobs to work on at once.", example="4", ge=1, le=100)
+    ] = 4
+    poll_interval_ms: Annotated[
+        int,
+        setting(
+            "How long one claim waits for work before the next, in milliseconds.",
+            example="1000",
+            ge=1,
+            le=30_000,
+        ),
+    ] = 1_000
+    lease_seconds: Annotated[
+        int,
+        setting(
+            "How long a job is ours without a sign of life; renewed after a third of it, at most "
+            "30 seconds.",
+            example="600",
+            ge=1,
+            le=3_600,
+        ),
+    ] = 600
+    job_timeout_seconds: Annotated[
+        int, setting("How long a job may take.", example="900", ge=1, le=86_400)
+    ] = 900
+    long_job_timeout_seconds: Annotated[
+        int,
+        setting(
+            "How long a job may take whose kind takes long: pictures, animations, videos.",
+            example="1800",
+            ge=1,
+            le=86_400,
+        ),
+    ] = 1_800
+
+    def worker_id(self) -> str:
+        """What the worker is called."""
+        return self.id or f"{socket.gethostname()}-{os.getpid()}"

@@ -1,0 +1,132 @@
+"""Wakes those who wait for work, in this process at once and in the others by NOTIFY (GN18)."""
+
+import asyncio
+import random
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+
+from servicekit.errors import Failure
+from servicekit.notifications import listening
+from servicekit.postgres import Database
+from servicekit.telemetry import logger
+
+# Jobs that came: who says so, and how many.
+PENDING = "generation_pending"
+# Jobs that are over: their ids, separated by spaces.
+ENDED = "generation_ended"
+
+# At most so often is a channel notified: each time takes a lock that all of PostgreSQL shares.
+QUIET_SECONDS = 0.02
+# A notification carries less than 8,000 bytes.
+IDS_A_NOTIFICATION = 150
+
+NOTIFY = "SELECT pg_notify($1, $2)"
+
+
+class Waiters:
+    """Those who wait for something, woken one after another."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def wake(self, count: int = 1) -> None:
+        """Wakes those who have waited longest."""
+        self.calls += 1
+        while count > 0 and self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                count -= 1
+
+    def wake_all(self) -> None:
+        """Wakes everyone."""
+        self.wake(len(self._waiting))
+
+    async def wait(self, seconds: float, *, since: int) -> None:
+        """Waits to be woken, for so long at most; not at all if `calls` is not `since` any more."""
+        if self.calls != since:
+            return
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await waiting
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+
+
+class Wakeups:
+    """What is waited for: jobs that can be claimed, and deliveries that are due."""
+
+    def __init__(self) -> None:
+        self.pending = Waiters()
+        self.deliveries = Waiters()
+        self._name = secrets.token_hex(8)
+        self._came = 0
+        self._ended: deque[str] = deque()
+        self._news = asyncio.Event()
+
+    def job_came(self) -> None:
+        """A job can be claimed."""
+        self.pending.wake()
+        self._came += 1
+        self._news.set()
+
+    def jobs_ended(self, job_ids: Iterable[str]) -> None:
+        """Jobs are over."""
+        self._ended.extend(job_ids)
+        if self._ended:
+            self._news.set()
+
+    def heard(self, payload: str) -> None:
+        """Another process says that jobs can be claimed."""
+        name, _, count = payload.partition(" ")
+        if name != self._name:
+            self.pending.wake(int(count))
+
+    async def notify_forever(self, database: Database) -> None:
+        """Tells the other processes. What is lost here is found by those who look now and then."""
+        log = logger("generation.wakeups")
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                for channel, payload in self._notifications():
+                    await database.execute(NOTIFY, channel, payload)
+            except Failure as failure:
+                log.warning("others were not told", why=failure.detail)
+            await asyncio.sleep(QUIET_SECONDS)
+
+    def _notifications(self) -> list[tuple[str, str]]:
+        notifications = []
+        if self._came:
+            notifications.append((PENDING, f"{self._name} {self._came}"))
+            self._came = 0
+        while self._ended:
+            some = [self._ended.popleft() for _ in range(min(len(self._ended), IDS_A_NOTIFICATION))]
+            notifications.append((ENDED, " ".join(some)))
+        return notifications
+
+
+@asynccontextmanager
+async def waking(wakeups: Wakeups, database: Database, url: str) -> AsyncIterator[None]:
+    """Hears the other processes and tells them, inside the block."""
+    async with (
+        listening(url, PENDING, heard=wakeups.heard, missed=wakeups.pending.wake_all),
+        asyncio.TaskGroup() as tasks,
+    ):
+        telling = tasks.create_task(wakeups.notify_forever(database))
+        try:
+            yield
+        finally:
+            telling.cancel()
+
+
+def jittered(seconds: float) -> float:
+    """Once to twice as long, so that those who look now and then do not all look at once."""
+    return random.uniform(seconds, 2 * seconds)  # noqa: S311 - spreads, hides nothing

@@ -1,0 +1,130 @@
+"""Remembers money: the ledger, and each account's balance beside it."""
+
+from dataclasses import fields
+
+from servicekit.postgres import Connection, Database
+from services.generation.domain.money import Entry, Grant
+
+ENTRY_COLUMNS = ", ".join(field.name for field in fields(Entry))
+
+MAKE_ACCOUNT = """
+INSERT INTO generation.account (account_id)
+VALUES ($1)
+    ON CONFLICT (account_id) DO NOTHING
+"""
+
+# Alone in its statement: a statement that waited for the lock sees what was before it.
+LOCK_ACCOUNT = """
+SELECT balance_micros
+  FROM generation.account
+ WHERE account_id = $1
+   FOR UPDATE
+"""
+
+GRANT = f"""
+WITH entry AS (
+    INSERT INTO generation.ledger
+           (account_id, kind, delta_micros, balance_after_micros, reference)
+    VALUES ($1, 'grant', $2, $3::bigint + $2, $4)
+        ON CONFLICT (reference) DO NOTHING
+    RETURNING {ENTRY_COLUMNS}
+), credited AS (
+    UPDATE generation.account
+       SET balance_micros = $3::bigint + $2
+     WHERE account_id = $1
+       AND EXISTS (SELECT FROM entry)
+)
+SELECT {ENTRY_COLUMNS}
+  FROM entry
+"""
+
+READ_ENTRY_OF_REFERENCE = f"""
+SELECT {ENTRY_COLUMNS}
+  FROM generation.ledger
+ WHERE reference = $1
+"""
+
+READ_BALANCE = """
+SELECT balance_micros
+  FROM generation.account
+ WHERE account_id = $1
+"""
+
+LIST_ENTRIES = f"""
+SELECT {ENTRY_COLUMNS}
+  FROM generation.ledger
+ WHERE account_id = $1
+   AND key < $2
+ ORDER BY key DESC
+ LIMIT $3
+"""
+
+# Gives back the price of each job of the CTE `failed (key, job_id, account_id, price_micros)`, in
+# the statement that ends them (GN8). `refunded` tells the entry of each. A row that another
+# transaction changed is read anew with the rows that it was joined to, so those are joined, not
+# selected from inside an expression.
+REFUND_FAILED = """
+refund AS (
+    SELECT account_id, sum(price_micros)::bigint AS total_micros
+      FROM failed
+     GROUP BY account_id
+), credited AS (
+    UPDATE generation.account AS account
+       SET balance_micros = account.balance_micros + refund.total_micros
+      FROM refund
+     WHERE account.account_id = refund.account_id
+       AND account.account_id = ANY(ARRAY(SELECT account_id FROM failed))
+    RETURNING account.account_id, account.balance_micros - refund.total_micros AS before_micros
+), entry AS (
+    INSERT INTO generation.ledger
+           (account_id, kind, delta_micros, balance_after_micros, reference)
+    SELECT failed.account_id,
+           'refund',
+           failed.price_micros,
+           credited.before_micros + (sum(failed.price_micros) OVER earlier)::bigint,
+           'refund:' || failed.job_id
+      FROM failed
+      JOIN credited ON credited.account_id = failed.account_id
+    WINDOW earlier AS (PARTITION BY failed.account_id ORDER BY failed.key)
+     ORDER BY failed.key
+    RETURNING entry_id, reference
+), refunded AS (
+    SELECT failed.key, entry.entry_id
+      FROM failed
+      JOIN entry ON entry.reference = 'refund:' || failed.job_id
+)"""
+
+
+class WalletStore:
+    """The money of all accounts."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def grant(self, grant: Grant) -> Entry | None:
+        """The new entry, or None if the reference has one already."""
+        async with self._database.transaction() as connection:
+            await connection.execute(MAKE_ACCOUNT, grant.account_id)
+            balance = await locked_balance(connection, grant.account_id)
+            row = await connection.fetchrow(
+                GRANT, grant.account_id, grant.amount_micros, balance, grant.reference
+            )
+        return Entry(**row) if row else None
+
+    async def entry_of(self, reference: str) -> Entry | None:
+        """The entry of a reference."""
+        row = await self._database.fetchrow(READ_ENTRY_OF_REFERENCE, reference)
+        return Entry(**row) if row else None
+
+    async def page(self, account_id: str, before: int, limit: int) -> tuple[int, list[Entry]]:
+        """The balance, and up to `limit` entries with keys below `before`, newest first."""
+        async with self._database.transaction(isolation="repeatable_read") as connection:
+            balance = await connection.fetchval(READ_BALANCE, account_id)
+            rows = await connection.fetch(LIST_ENTRIES, account_id, before, limit)
+        return balance or 0, [Entry(**row) for row in rows]
+
+
+async def locked_balance(connection: Connection, account_id: str) -> int | None:
+    """The balance, which nobody else changes in this transaction; None without an account."""
+    balance: int | None = await connection.fetchval(LOCK_ACCOUNT, account_id)
+    return balance

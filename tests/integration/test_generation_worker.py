@@ -1,0 +1,302 @@
+"""Real workers on a real queue, with the studio and with providers that misbehave."""
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+from gesso.assets.v1 import assets_pb2
+from gesso.assets.v1.assets_pb2_grpc import AssetsServiceStub
+from gesso.generation.v1 import generation_pb2 as pb
+from PIL import Image
+
+from providers.image import ImageModel, ImageRequest
+from servicekit.objects import Objects
+from services.generation import server as generation_server
+from services.generation.worker import running
+from tests.support.canvases import placeholder
+from tests.support.generation import (
+    House,
+    Person,
+    generation_settings,
+    house,
+    worker_settings,
+)
+
+
+@pytest.fixture
+async def home(database: str, objects_url: str) -> AsyncIterator[House]:
+    """Services of its own for each test."""
+    async with house(database, objects_url) as services:
+        yield services
+
+
+@pytest.fixture
+async def person(home: House) -> Person:
+    """An account with a hundred credits and a canvas on which a node waits."""
+    person = home.person()
+    await person.grant(100)
+    await person.board().create(placeholder("n1"))
+    return person
+
+
+def working(
+    home: House, providers: Mapping[str, ImageModel] | None = None, **changes: Any
+) -> AbstractAsyncContextManager[None]:
+    """A worker of the house."""
+    settings = worker_settings(
+        home.generation_address, home.canvas_address, home.objects_url, **changes
+    )
+    return running(settings, providers)
+
+
+class Gate:
+    """A provider that says when it was asked, and answers when it is let."""
+
+    def __init__(self, *, is_stubborn: bool = False) -> None:
+        self.asked = asyncio.Event()
+        self.let = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self._is_stubborn = is_stubborn
+
+    async def was_asked(self) -> None:
+        """Waits until somebody asks for a picture."""
+        async with asyncio.timeout(10):
+            await self.asked.wait()
+
+    async def generate(self, request: ImageRequest) -> bytes:
+        """A grey picture."""
+        self.asked.set()
+        try:
+            await self.let.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            if not self._is_stubborn:
+                raise
+            await self.let.wait()
+        encoded = io.BytesIO()
+        Image.new("L", (request.width, request.height), 99).save(encoded, "PNG")
+        return encoded.getvalue()
+
+
+class Broken:
+    """A provider with a fault."""
+
+    async def generate(self, request: ImageRequest) -> bytes:
+        """Nothing."""
+        raise ZeroDivisionError(request.prompt)
+
+
+async def test_a_prompt_becomes_a_picture_on_the_canvas(home: House, person: Person) -> None:
+    """GN17"""
+    async with working(home):
+        job = (await person.enqueue(node_id="n1", size="320x200", prompt="一盏灯笼 🏮")).job
+        await home.ends.of(job.job_id)
+
+    (node,) = await person.board().nodes()
+    metadata = node["metadata"]
+    picture = await _picture(home, person, metadata["storageKey"])
+    stub = AssetsServiceStub(home.canvas.channel)
+    asset = await home.canvas.call(
+        stub.GetAsset, assets_pb2.GetAssetRequest(asset_id=metadata["assetId"]), person.behalf
+    )
+    assert (node["type"], metadata["status"], metadata["mimeType"]) == (
+        "image",
+        "success",
+        "image/png",
+    )
+    assert picture.size == (metadata["naturalWidth"], metadata["naturalHeight"]) == (320, 200)
+    assert f"resource:{asset.asset.resource_id}" == metadata["storageKey"]
+    assert (asset.asset.title, asset.asset.category) == ("一盏灯笼 🏮", "generated")
+    assert (await person.job(job.job_id)).status == pb.JOB_STATUS_COMPLETED
+    assert await person.balance() == 96
+
+
+async def test_each_picture_of_a_job_is_another(home: House, person: Person) -> None:
+    """GN17"""
+    async with working(home):
+        job = (await person.enqueue(node_id="n1", count=3, seed=5)).job
+        await home.ends.of(job.job_id)
+
+    nodes = await person.board().nodes()
+    assert len({node["metadata"]["storageKey"] for node in nodes}) == 3
+    assert [node["metadata"]["status"] for node in nodes] == ["success"] * 3
+
+
+async def test_a_refused_prompt_is_shown_and_refunded(home: House, person: Person) -> None:
+    """GN17"""
+    async with working(home):
+        job = (await person.enqueue(node_id="n1", prompt="something !fail")).job
+        await home.ends.of(job.job_id)
+
+    (node,) = await person.board().nodes()
+    assert node["metadata"]["errorDetails"] == "The model refused this prompt."
+    assert (await person.job(job.job_id)).error == "The model refused this prompt."
+    assert await person.balance() == 100
+
+
+async def test_a_provider_without_capacity_is_asked_again(home: House, person: Person) -> None:
+    """GN17"""
+    async with working(home):
+        job = (await person.enqueue(node_id="n1", prompt="a lantern !429=2")).job
+        await home.ends.of(job.job_id)
+
+    assert (await person.job(job.job_id)).status == pb.JOB_STATUS_COMPLETED
+
+
+async def test_a_provider_without_capacity_for_too_long_is_given_up(
+    home: House, person: Person
+) -> None:
+    """GN17"""
+    async with working(home, long_job_timeout_seconds=1):
+        job = (await person.enqueue(node_id="n1", prompt="a lantern !429=100")).job
+        await home.ends.of(job.job_id)
+
+    assert (await person.job(job.job_id)).error == "The model is too busy; try again later."
+    assert await person.balance() == 100
+
+
+async def test_a_provider_that_hangs_is_cut_off_in_time_to_say_so(
+    home: House, person: Person
+) -> None:
+    """GN17"""
+    async with working(home, long_job_timeout_seconds=1):
+        job = (await person.enqueue(node_id="n1", prompt="a lantern !hang")).job
+        await home.ends.of(job.job_id)
+
+    assert (await person.job(job.job_id)).error == "The model took too long."
+    assert await person.balance() == 100
+
+
+async def test_a_fault_of_a_provider_fails_its_job_and_no_other(
+    home: House, person: Person
+) -> None:
+    """GN17"""
+    gate = Gate()
+    async with working(home, {"studio": Broken()}):
+        broken = (await person.enqueue(node_id="n1")).job
+        await home.ends.of(broken.job_id)
+    gate.let.set()
+    async with working(home, {"studio": gate}):
+        fine = (await person.enqueue(node_id="n1")).job
+        await home.ends.of(fine.job_id)
+
+    assert (await person.job(broken.job_id)).error == "The job failed."
+    assert (await person.job(fine.job_id)).status == pb.JOB_STATUS_COMPLETED
+
+
+async def test_leases_are_kept_alive_while_the_provider_works(home: House, person: Person) -> None:
+    """GN18"""
+    gate = Gate()
+    async with working(home, {"studio": gate}, lease_seconds=1):
+        job = (await person.enqueue(node_id="n1")).job
+        await gate.was_asked()
+        async with asyncio.timeout(10):
+            while len(await home.fetch(RENEWALS)) < 4:
+                await asyncio.sleep(0.02)
+        gate.let.set()
+        await home.ends.of(job.job_id)
+
+    assert (await person.job(job.job_id)).status == pb.JOB_STATUS_COMPLETED
+
+
+async def test_a_lost_lease_stops_the_work(home: House, person: Person) -> None:
+    """GN18"""
+    gate = Gate()
+    async with working(home, {"studio": gate}, lease_seconds=1), asyncio.timeout(10):
+        job = (await person.enqueue(node_id="n1")).job
+        await gate.was_asked()
+        await home.expire(job.job_id)
+
+        await gate.cancelled.wait()
+        await home.ends.of(job.job_id)
+
+    assert (await person.job(job.job_id)).error == "The job ran out of time."
+    assert await person.balance() == 100
+
+
+async def test_what_comes_late_but_within_the_lease_still_counts(
+    home: House, person: Person
+) -> None:
+    """GN17"""
+    gate = Gate(is_stubborn=True)
+    async with (
+        working(home, {"studio": gate}, concurrency=1, long_job_timeout_seconds=1),
+        asyncio.timeout(10),
+    ):
+        late = (await person.enqueue(node_id="n1")).job
+        await gate.cancelled.wait()
+        gate.asked.clear()
+        next_ = (await person.enqueue(node_id="n1")).job
+        # The slot is free again once the budget of the first job is over.
+        await gate.was_asked()
+        gate.let.set()
+        await home.ends.of(late.job_id, next_.job_id)
+
+    assert (await person.job(late.job_id)).status == pb.JOB_STATUS_COMPLETED
+
+
+async def test_a_worker_that_is_told_to_stop_ends_its_jobs_and_claims_no_more(
+    home: House, person: Person
+) -> None:
+    """GN18"""
+    gate = Gate()
+    async with working(home, {"studio": gate}, concurrency=1):
+        job = (await person.enqueue(node_id="n1")).job
+        waiting = (await person.enqueue(node_id="n1")).job
+        await gate.was_asked()
+        asyncio.get_running_loop().call_soon(gate.let.set)
+
+    await home.ends.of(job.job_id)
+    assert (await person.job(job.job_id)).status == pb.JOB_STATUS_COMPLETED
+    assert (await person.job(waiting.job_id)).status == pb.JOB_STATUS_PENDING
+
+
+async def test_a_job_that_outlasts_the_drain_is_failed_and_refunded(
+    home: House, person: Person
+) -> None:
+    """GN18"""
+    gate = Gate()
+    async with working(home, {"studio": gate}, drain_seconds=0.1):
+        job = (await person.enqueue(node_id="n1")).job
+        await gate.was_asked()
+
+    await home.ends.of(job.job_id)
+    shown = await person.job(job.job_id)
+    assert shown.error == "The worker was stopped before the job was done."
+    assert await person.balance() == 100
+
+
+async def test_a_queue_that_is_down_is_asked_until_it_is_back(
+    home: House, person: Person, objects_url: str
+) -> None:
+    """GN18"""
+
+    address = "127.0.0.1:0"
+    settings = generation_settings(home.database_url, home.canvas_address)
+    async with generation_server.serving(settings) as port:
+        address = f"127.0.0.1:{port}"
+    async with running(worker_settings(address, home.canvas_address, objects_url)):
+        job = (await person.enqueue(node_id="n1")).job
+        again = generation_settings(home.database_url, home.canvas_address, listen=address)
+        async with generation_server.serving(again):
+            await home.ends.of(job.job_id)
+
+    assert (await person.job(job.job_id)).status == pb.JOB_STATUS_COMPLETED
+
+
+RENEWALS = "SELECT key FROM generation.event WHERE kind = 'lease_renewed'"
+
+
+async def _picture(home: House, person: Person, storage_key: str) -> Image.Image:
+    stub = AssetsServiceStub(home.canvas.channel)
+    resource_id = storage_key.removeprefix("resource:")
+    response = await home.canvas.call(
+        stub.GetResource, assets_pb2.GetResourceRequest(resource_id=resource_id), person.behalf
+    )
+    resource = response.resource
+    objects = Objects.at(home.objects_url)
+    chunks = [chunk async for chunk in objects.read(resource.sha256, 0, resource.size_bytes)]
+    return Image.open(io.BytesIO(b"".join(chunks)))

@@ -1,0 +1,328 @@
+"""The queue on real PostgreSQL against a small model, in any order of steps.
+
+Time is moved by changing what is stored, never by waiting.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from servicekit import postgres as postgres_client
+from servicekit.errors import Failure
+from servicekit.postgres import INDEXES_ONLY, DatabaseSettings
+from services.generation.claims import EVER
+from services.generation.deliveries_store import DeliveriesStore
+from services.generation.domain.failures import LeaseFenced
+from services.generation.domain.jobs import (
+    Completion,
+    Failing,
+    Lease,
+    Output,
+    Phase,
+    Position,
+    Target,
+)
+from services.generation.domain.money import Grant
+from services.generation.domain.requests import Request, drafted
+from services.generation.service import GenerationService
+from services.generation.store import QueueStore
+from services.generation.summaries_store import SummariesStore
+from services.generation.wakeups import Wakeups
+from services.generation.wallet_store import WalletStore
+from suite import postgres
+from tests.support.database import fresh_database
+
+ACCOUNT = "us_model"
+PRICE = 4_000_000
+WORKERS = ("w1", "w2")
+OUTPUTS = (Output("rs_1", "as_1", "image/png", 10, 10),)
+NEVER = 10**9
+
+
+@dataclass
+class Job:
+    """What the model knows of a job. `until` is its place in the order of expiry."""
+
+    job_id: str
+    is_shown: bool
+    max_attempts: int
+    status: str = "pending"
+    attempt: int = 0
+    worker: str | None = None
+    token: int = 0
+    until: int = NEVER
+    is_ready: bool = True
+    has_result: bool = False
+
+    def holds(self, lease: Lease) -> bool:
+        """Whether a lease is the living one of the job."""
+        return (
+            self.status == "running"
+            and (self.worker, self.token) == (lease.worker_id, lease.token)
+            and self.until == NEVER
+        )
+
+    @property
+    def outside(self) -> str:
+        """The status that people see."""
+        return "running" if self.status == "delivering" else self.status
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Steps of people, workers, deliveries and time."""
+
+    server: postgres.Server
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.stack = AsyncExitStack()
+        self.jobs: dict[str, Job] = {}
+        self.leases: list[Lease] = []
+        self.ended: dict[Lease, bool] = {}
+        self.claims: dict[tuple[str, str], list[Lease]] = {}
+        self.balance = 0
+        self.clock = 0
+        self.run(self._open())
+
+    def run(self, step: Any) -> Any:
+        return self.runner.run(step)
+
+    async def _open(self) -> None:
+        url = await self.stack.enter_async_context(fresh_database(self.server))
+        database = await self.stack.enter_async_context(
+            postgres_client.connected(
+                DatabaseSettings(database_url=url), application="model", session=INDEXES_ONLY
+            )
+        )
+        self.database = database
+        self.store = QueueStore(database)
+        self.wallet = WalletStore(database)
+        self.deliveries = DeliveriesStore(database)
+        self.service = GenerationService(
+            self.store, SummariesStore(database), Wakeups(), backlog_limit=5
+        )
+        await self.stack.enter_async_context(self.service.settling())
+
+    def teardown(self) -> None:
+        self.run(self.stack.aclose())
+        self.runner.close()
+
+    @initialize(amount=st.integers(4, 40))
+    def grant(self, amount: int) -> None:
+        self.run(self.wallet.grant(Grant(ACCOUNT, amount * 1_000_000, "first")))
+        self.balance = amount * 1_000_000
+
+    @rule(key=st.integers(1, 8), is_shown=st.booleans(), max_attempts=st.integers(1, 2))
+    def enqueue(self, key: int, is_shown: bool, max_attempts: int) -> None:
+        target = Target("n1", Position()) if is_shown else None
+        request = Request(
+            f"{key}-{is_shown}", "editor_image_generation", {"prompt": "x"}, "c", target
+        )
+        known = self.jobs.get(request.dedupe_key)
+        waiting = sum(job.status == "pending" for job in self.jobs.values())
+        try:
+            summary, is_repeat = self.run(self.service.enqueue(ACCOUNT, drafted(request)))
+        except Failure as failure:
+            word = failure.machine_word
+            assert known is None
+            assert word == ("backlog_full" if waiting >= 5 else "insufficient_balance")
+            assert waiting >= 5 or self.balance < PRICE
+            return
+        assert is_repeat is (known is not None)
+        if known:
+            assert summary.job_id == known.job_id
+            return
+        assert waiting < 5
+        assert self.balance >= PRICE
+        self.balance -= PRICE
+        self.jobs[request.dedupe_key] = Job(summary.job_id, is_shown, max_attempts)
+        self.run(
+            self.database.execute(
+                "UPDATE generation.job SET max_attempts = $2 WHERE job_id = $1",
+                summary.job_id,
+                max_attempts,
+            )
+        )
+
+    @rule(worker=st.sampled_from(WORKERS), claim=st.integers(1, 6), limit=st.integers(1, 4))
+    def claim(self, worker: str, claim: int, limit: int) -> None:
+        claim_id = str(claim)
+        claimed = self.run(
+            self.store.claim(worker, claim_id, limit=limit, lease=timedelta(hours=1), since=EVER)
+        )
+        before = self.claims.get((worker, claim_id))
+        assert claimed.is_repeat is (before is not None)
+        if before is not None:
+            held = self.run(self.store.claimed_before(worker, claim_id))
+            living = {lease for lease in before if self._job(lease.job_id).holds(lease)}
+            assert {Lease(worker, job.job_id, job.lease_token) for job in held} == living
+            return
+        expired = sorted(
+            (job for job in self.jobs.values() if job.status == "running" and job.until < NEVER),
+            key=lambda job: job.until,
+        )[:limit]
+        over = {job.job_id for job in expired if job.attempt == job.max_attempts}
+        again = [job.job_id for job in expired if job.job_id not in over]
+        ready = [job for job in self.jobs.values() if job.status == "pending" and job.is_ready]
+        got = {job.job_id for job in claimed.jobs}
+        assert set(claimed.failed) == over
+        assert got.issuperset(again)
+        assert got.difference(again).issubset({job.job_id for job in ready})
+        assert len(got) == min(limit, len(again) + len(ready))
+        for job_id in over:
+            self._fail(self._job(job_id))
+        leases = []
+        for attempt in claimed.jobs:
+            job = self._job(attempt.job_id)
+            job.status, job.worker, job.until = "running", worker, NEVER
+            job.attempt, job.token = job.attempt + 1, job.token + 1
+            assert (attempt.attempt, attempt.lease_token) == (job.attempt, job.token)
+            leases.append(Lease(worker, job.job_id, job.token))
+        self.leases += leases
+        if leases:
+            self.claims[worker, claim_id] = leases
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        lease = data.draw(st.sampled_from(self.leases))
+        held = self.run(self.service.renew([(lease, timedelta(hours=1))]))
+        assert held == [self._job(lease.job_id).holds(lease)]
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), phase=st.sampled_from(Phase), progress=st.integers(0, 100))
+    def report(self, data: st.DataObject, phase: Phase, progress: int) -> None:
+        lease = data.draw(st.sampled_from(self.leases))
+        try:
+            self.run(self.service.update_phase(lease, phase, progress))
+        except LeaseFenced:
+            assert not self._job(lease.job_id).holds(lease)
+        else:
+            assert self._job(lease.job_id).holds(lease)
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def complete(self, data: st.DataObject) -> None:
+        leases = data.draw(st.lists(st.sampled_from(self.leases), min_size=1, unique=True))
+        completions = [Completion(lease, OUTPUTS, None) for lease in leases]
+        held = self.run(self.service.complete(completions))
+        for lease, is_held in zip(leases, held, strict=True):
+            job = self._job(lease.job_id)
+            assert is_held is (job.holds(lease) or self.ended.get(lease) is True)
+            if job.holds(lease):
+                self.ended[lease] = True
+                job.has_result = True
+                job.worker = None
+                job.status = "delivering" if job.is_shown else "completed"
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        leases = data.draw(st.lists(st.sampled_from(self.leases), min_size=1, unique=True))
+        held = self.run(self.service.fail([Failing(lease, "It broke.") for lease in leases]))
+        for lease, is_held in zip(leases, held, strict=True):
+            job = self._job(lease.job_id)
+            assert is_held is (job.holds(lease) or self.ended.get(lease) is False)
+            if job.holds(lease):
+                self.ended[lease] = False
+                job.worker, job.is_ready = None, False
+                job.status = "pending" if job.attempt < job.max_attempts else "delivering"
+
+    @rule(limit=st.integers(1, 3))
+    def deliver(self, limit: int) -> None:
+        taken = self.run(self.deliveries.take(limit, timedelta(hours=1)))
+        for delivery in taken:
+            job = self._job(delivery.job_id)
+            assert delivery.is_over is (job.status == "failed")
+            assert (delivery.outputs is not None) is job.has_result
+            if job.status == "failed":
+                assert job.is_shown
+                assert self.run(self.deliveries.marked(delivery))
+            elif job.has_result:
+                assert self.run(self.deliveries.complete(delivery))
+                job.status = "completed"
+            else:
+                assert self.run(self.deliveries.fail(delivery, "It broke."))
+                self._fail(job)
+            assert not self.run(self.deliveries.complete(delivery))
+
+    @precondition(lambda self: any(job.status == "running" for job in self.jobs.values()))
+    @rule(data=st.data())
+    def expire(self, data: st.DataObject) -> None:
+        running = [job for job in self.jobs.values() if job.status == "running"]
+        job = data.draw(st.sampled_from(running))
+        self.clock += 1
+        job.until = self.clock
+        self.run(
+            self.database.execute(
+                "UPDATE generation.job"
+                "   SET lease_until = timestamptz '2020-01-01' + $2 * interval '1 second'"
+                " WHERE job_id = $1",
+                job.job_id,
+                self.clock,
+            )
+        )
+
+    @rule()
+    def wait_for_the_next_attempt(self) -> None:
+        self.run(
+            self.database.execute(
+                "UPDATE generation.job SET available_at = now() WHERE status = 'pending'"
+            )
+        )
+        for job in self.jobs.values():
+            job.is_ready = True
+
+    @invariant()
+    def everything_is_as_in_the_model(self) -> None:
+        rows = self.run(
+            self.database.fetch(
+                "SELECT job_id, job.status, attempt, lease_token, summary.status AS outside"
+                "  FROM generation.job JOIN generation.summary USING (job_id)"
+            )
+        )
+        stored = {row["job_id"]: tuple(row)[1:] for row in rows}
+        assert stored == {
+            job.job_id: (job.status, job.attempt, job.token, job.outside)
+            for job in self.jobs.values()
+        }
+
+    @invariant()
+    def the_balance_is_the_sum_of_the_ledger(self) -> None:
+        balance, entries = self.run(self.wallet.page(ACCOUNT, 2**62, 200))
+        assert balance == self.balance == sum(entry.delta_micros for entry in entries)
+
+    def _job(self, job_id: str) -> Job:
+        return next(job for job in self.jobs.values() if job.job_id == job_id)
+
+    def _fail(self, job: Job) -> None:
+        job.status, job.worker = "failed", None
+        self.balance += PRICE
+
+
+def test_the_queue_does_what_its_model_does(database_server: postgres.Server) -> None:
+    """GN5"""
+    machine = type("Machine", (QueueMachine,), {"server": database_server})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=12,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

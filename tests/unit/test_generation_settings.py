@@ -1,0 +1,45 @@
+"""The settings of the generation processes, read from the environment."""
+
+import pytest
+
+from servicekit.settings import WrongSettings, load
+from services.generation.settings import Settings, WorkerSettings
+
+ENVIRONMENT = {
+    "GESSO_INTERNAL_TOKENS": "a-token-of-the-tests",
+    "GESSO_DATABASE_URL": "postgresql://gesso@db/gesso",
+    "GESSO_OBJECTS_URL": "file:///objects",
+    "GESSO_CANVAS_ADDRESS": "canvas:50051",
+    "GESSO_GENERATION_ADDRESS": "generation:50052",
+    "GESSO_GENERATION_LISTEN": "127.0.0.1:0",
+}
+
+
+def test_both_roles_start_with_what_they_share() -> None:
+    serve = load(Settings, "generation", ENVIRONMENT)
+    worker = load(WorkerSettings, "generation-worker", ENVIRONMENT)
+
+    assert serve.backlog_limit == 100
+    assert (worker.concurrency, worker.poll_interval_ms, worker.lease_seconds) == (4, 1_000, 600)
+    assert (worker.job_timeout_seconds, worker.long_job_timeout_seconds) == (900, 1_800)
+    assert worker.worker_id() == WorkerSettings.worker_id(worker) != ""
+
+
+def test_a_worker_can_be_given_a_name() -> None:
+    named = {**ENVIRONMENT, "GESSO_GENERATION_WORKER_ID": "worker-1"}
+
+    assert load(WorkerSettings, "generation-worker", named).worker_id() == "worker-1"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("ID", ""), ("CONCURRENCY", "0"), ("LEASE_SECONDS", "3601"), ("POLL_INTERVAL_MS", "soon")],
+)
+def test_a_setting_that_cannot_be_is_named(name: str, value: str) -> None:
+    wrong = {**ENVIRONMENT, f"GESSO_GENERATION_WORKER_{name}": value}
+
+    with pytest.raises(WrongSettings) as caught:
+        load(WorkerSettings, "generation-worker", wrong)
+
+    (line,) = caught.value.lines
+    assert line.startswith(f"GESSO_GENERATION_WORKER_{name}: ")
