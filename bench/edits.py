@@ -82,7 +82,8 @@ async def floor(bench: Bench, workers: int) -> Timing:
             store.INSERT_CANVAS, account, CANVAS, await connection.fetchval("SELECT now()")
         )
         await connection.executemany(
-            "INSERT INTO canvas.node (canvas_key, id, place, hash, body) VALUES ($1, $2, $3, 0, $4)",
+            "INSERT INTO canvas.node (canvas_key, id, place, hash, body)"
+            " VALUES ($1, $2, $3, 0, $4)",
             [(key, f"n{number}", number, json.dumps(_node(number))) for number in range(NODES)],
         )
 

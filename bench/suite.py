@@ -1,6 +1,5 @@
 """A real suite of processes for one run, and who calls it."""
 
-import asyncio
 import os
 import secrets
 import tempfile
@@ -53,7 +52,6 @@ async def bench_suite(**environ: str) -> AsyncIterator[Bench]:
     token = secrets.token_hex(16)
     settings = {**os.environ, "GESSO_INTERNAL_TOKENS": token, "GESSO_LOG_LEVEL": "warning"}
     with tempfile.TemporaryDirectory(prefix="gesso-bench-") as folder:
-        await asyncio.to_thread(Path(folder).chmod, 0o711)
         wanted = Wanted(Path(folder), port=free_port(), workers=1, gateways=1)
         async with running(wanted, {**settings, **environ}, progress=lambda _: None) as suite:
             addresses = {process.name: process.address for process in suite.processes()}

@@ -1,5 +1,6 @@
 """Which processes make a suite on one machine, where they listen, and what they are told."""
 
+import os
 import secrets
 import socket
 from collections.abc import Mapping
@@ -84,6 +85,11 @@ def constellation(wanted: Wanted, stores: Stores, environ: Mapping[str, str]) ->
     return Constellation(services=[*servers, *workers], gateways=gateways)
 
 
+def why(error: OSError) -> str:
+    """What the system says of an error, without what others added to it."""
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
 def free_port() -> int:
     """A port that nobody listens on now."""
     with socket.create_server((HOST, 0)) as probe:
@@ -97,7 +103,7 @@ def check_port(port: int) -> None:
         socket.create_server((HOST, port)).close()
     except OSError as error:
         raise WrongSettings(
-            [f"port {port} cannot be used: {error.strerror}; name another one with --port"]
+            [f"port {port} cannot be used: {why(error)}; name another one with --port"]
         ) from None
 
 

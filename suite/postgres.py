@@ -13,6 +13,8 @@ from pathlib import Path
 
 import asyncpg
 
+from suite.children import credentials_of
+
 SYSTEM_USER = "embedded_postgres"
 SUPERUSER = "postgres"
 DATABASE = "gesso"
@@ -126,7 +128,7 @@ def _programs() -> Path:
 def _run(program: str, *arguments: str, user: str | None) -> None:
     done = subprocess.run(
         [_programs() / program, *arguments],
-        user=user,
+        **credentials_of(user),
         cwd="/",
         capture_output=True,
         text=True,

@@ -21,7 +21,6 @@ from websockets.asyncio.client import ClientConnection, connect
 ANSWER_SECONDS = 20.0
 STORY_SECONDS = 180.0
 POLL_SECONDS = 0.3
-TEXT_PROMPT = "Write three sentences about {prompt}."
 
 
 class WentWrong(Exception):  # noqa: N818 - facts are named without a suffix
@@ -176,7 +175,7 @@ class Story:
                 "/api/tasks",
                 json={
                     "type": "text",
-                    "prompt": TEXT_PROMPT.format(prompt=self._prompt),
+                    "prompt": self._prompt,
                     "projectId": self._canvas_id,
                     "metadata": {"nodeId": "note"},
                 },

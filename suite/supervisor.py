@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from suite.children import dies_with_us
+from suite.children import credentials_of, dies_with_us
 from suite.state import ProcessState, StateFile
 
 FIRST_PAUSE_SECONDS = 0.1
@@ -168,7 +168,6 @@ class _Kept:
             self._process = await asyncio.create_subprocess_exec(
                 *self._role.command,
                 env={**self._role.environment, "NOTIFY_SOCKET": str(self._socket)},
-                user=self._role.user,
                 cwd="/",
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
@@ -176,6 +175,7 @@ class _Kept:
                 # A Ctrl-C at the terminal is for us alone; we stop them in order.
                 start_new_session=True,
                 preexec_fn=dies_with_us(self._role.stop_signal),
+                **credentials_of(self._role.user),
             )
             self._enter("starting")
             process = self._process

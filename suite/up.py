@@ -11,7 +11,7 @@ from servicekit.errors import Unavailable
 from servicekit.migrations import migrate
 from servicekit.settings import WrongSettings
 from suite import postgres, valkey
-from suite.constellation import HOST, Stores, Wanted, check_port, constellation, free_port
+from suite.constellation import HOST, Stores, Wanted, check_port, constellation, free_port, why
 from suite.postgres import NoDatabase
 from suite.schemas import SCHEMAS
 from suite.state import AlreadyRunning, ProcessState, StateFile
@@ -125,7 +125,7 @@ def _prepared(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, FileExistsError) as error:
         raise CannotStart(
-            f"the data folder {folder} cannot be made: {error.strerror}; name another one with "
+            f"the data folder {folder} cannot be made: {why(error)}; name another one with "
             "--data-dir"
         ) from None
     if not os.access(folder, os.W_OK | os.X_OK):

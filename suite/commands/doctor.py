@@ -18,7 +18,7 @@ from servicekit.migrations import current
 from servicekit.settings import WrongSettings
 from suite import postgres
 from suite.commands.settings import all_variables
-from suite.constellation import HOST, Stores, Wanted, constellation
+from suite.constellation import HOST, Stores, Wanted, constellation, why
 from suite.schemas import SCHEMAS
 from suite.state import StateFile
 
@@ -141,7 +141,7 @@ def _port(port: int) -> Finding:
     try:
         socket.create_server((HOST, port)).close()
     except OSError as error:
-        return Finding(f"port {port}: {error.strerror}", "Name another one: gesso up --port 9000")
+        return Finding(f"port {port}: {why(error)}", "Name another one: gesso up --port 9000")
     return Finding(f"port {port} is free")
 
 

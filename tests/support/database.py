@@ -13,7 +13,7 @@ import asyncpg
 
 from servicekit.migrations import migrate
 from suite import postgres
-from suite.children import dies_with_us
+from suite.children import credentials_of, dies_with_us
 from suite.schemas import SCHEMAS
 
 TEMPLATE = "template_of_tests"
@@ -31,15 +31,14 @@ _CONFIGURATION = {
 async def postgres_server() -> AsyncIterator[postgres.Server]:
     """A server with a migrated template database, gone at the end."""
     with tempfile.TemporaryDirectory(prefix="gesso-test-") as folder:
-        Path(folder).chmod(0o711)
         server = postgres.prepared(Path(folder) / "postgres")
         process = subprocess.Popen(
             server.command(_CONFIGURATION),
-            user=server.user,
             cwd="/",
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             preexec_fn=dies_with_us(signal.SIGQUIT),
+            **credentials_of(server.user),
         )
         try:
             async with asyncio.timeout(30):

@@ -1,0 +1,260 @@
+"""The suite as a person runs it: real processes, the real command line."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from PIL import Image
+
+from suite.constellation import HOST, free_port
+
+GESSO = [sys.executable, "-m", "suite"]
+PATIENCE_SECONDS = 60
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("GESSO_")}
+
+
+@dataclass
+class Up:
+    """A `gesso up` that is running."""
+
+    process: subprocess.Popen[str]
+    data: Path
+    url: str
+
+    def ps(self) -> list[dict[str, Any]]:
+        done = gesso("ps", "--data-dir", str(self.data), "--json")
+        found: list[dict[str, Any]] = json.loads(done.stdout)
+        return found
+
+    def is_back(self, victim: dict[str, Any]) -> bool:
+        now = next(each for each in self.ps() if each["name"] == victim["name"])
+        return bool(now["state"] == "running" and now["restarts"] > victim["restarts"])
+
+    def is_well(self) -> bool:
+        try:
+            return bool(httpx.get(f"{self.url}/readyz", timeout=5).json()["status"] == "ok")
+        except httpx.HTTPError:
+            return False
+
+
+def gesso(
+    *arguments: str, cwd: Path | None = None, environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*GESSO, *arguments],
+        cwd=cwd,
+        env={**ENVIRONMENT, **(environ or {})},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+
+def start(data: Path) -> Up:
+    port = free_port()
+    process = subprocess.Popen(
+        [*GESSO, "up", "--port", str(port), "--data-dir", str(data)],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if line.startswith("gesso is ready at "):
+            return Up(process, data, line.split()[-1])
+    process.stdout.close()
+    process.wait()
+    raise AssertionError("".join(said))
+
+
+def stop(up: Up) -> list[psutil.Process]:
+    """Stops it as Ctrl-C does; the processes of it that are still there."""
+    family = psutil.Process(up.process.pid).children(recursive=True)
+    up.process.send_signal(signal.SIGINT)
+    assert up.process.wait(PATIENCE_SECONDS) == 0
+    if up.process.stdout is not None:
+        up.process.stdout.close()
+    return [process for process in family if process.is_running()]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    data = tmp_path_factory.mktemp("suite") / "var"
+    up = start(data)
+    yield up
+    if up.process.poll() is None:
+        stop(up)
+
+
+def test_the_demo_does_the_main_job_and_writes_the_picture(up: Up, tmp_path: Path) -> None:
+    done = gesso("demo", "--url", up.url, "--prompt", "河上的一盏纸灯笼", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    (picture,) = tmp_path.glob("*.png")
+    assert picture.name in done.stdout.replace("\n", "")
+    with Image.open(picture) as image:
+        assert image.size == (1024, 1024)
+
+
+def test_the_demo_fails_plainly_where_nobody_answers(tmp_path: Path) -> None:
+    done = gesso("demo", "--url", f"http://{HOST}:{free_port()}", cwd=tmp_path)
+
+    assert done.returncode == 1
+    assert "nobody answers" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ps_names_every_process_and_its_memory(up: Up) -> None:
+    found = up.ps()
+
+    assert [process["name"] for process in found] == [
+        "postgres",
+        "valkey",
+        "canvas",
+        "tasks",
+        "generation",
+        "presence",
+        "tasks-worker-1",
+        "generation-worker-1",
+        "gateway",
+    ]
+    assert all(process["state"] == "running" for process in found)
+    assert all(process["rssBytes"] > 0 for process in found)
+
+
+def test_metrics_are_served_on_their_own_port(up: Up) -> None:
+    httpx.get(f"{up.url}/healthz")
+    gateway = psutil.Process(next(each["pid"] for each in up.ps() if each["name"] == "gateway"))
+    listen = gateway.environ()["GESSO_GATEWAY_METRICS_LISTEN"]
+
+    text = httpx.get(f"http://{listen}/metrics").text
+
+    assert 'gesso_http_seconds_count{method="GET",route="/healthz",status="200"}' in text
+
+
+def test_doctor_and_logs_look_at_what_runs(up: Up) -> None:
+    port = up.url.rpartition(":")[2]
+    doctor = gesso("doctor", "--data-dir", str(up.data), "--port", port)
+    logs = gesso("logs", "gateway", "canvas", "--data-dir", str(up.data))
+    nobody = gesso("logs", "nobody", "--data-dir", str(up.data))
+
+    assert doctor.returncode == 0, doctor.stdout
+    assert "the suite runs, every service and store answers" in doctor.stdout
+    assert logs.returncode == 0
+    assert "request" in logs.stdout
+    assert nobody.returncode == 1
+
+
+def test_whatever_is_killed_is_back_and_nothing_is_lost(up: Up) -> None:
+    email = {"email": "kept@example.com", "password": "correct horse battery"}
+    with httpx.Client(base_url=up.url, headers={"Origin": up.url}, timeout=30) as client:
+        assert client.post("/api/auth/register", json=email).status_code == 201
+        change = {
+            "mutationId": "m",
+            "baseRevision": 0,
+            "operations": [{"type": "create_canvas", "canvas": {"title": "Kept"}}],
+        }
+        receipt = client.patch("/api/canvas-projects/kept/operations", json=change).content
+        for victim in up.ps():
+            os.kill(victim["pid"], signal.SIGKILL)
+            until(lambda: up.is_back(victim))  # noqa: B023 - it is called in this round only
+            until(up.is_well)
+
+            kept = client.get("/api/canvas-projects/kept")
+            again = client.patch("/api/canvas-projects/kept/operations", json=change)
+
+            assert kept.json()["title"] == "Kept", victim["name"]
+            assert (again.content, again.headers["idempotent-replayed"]) == (receipt, "true")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "said"),
+    [
+        (["--port", "99999"], {}, "99999 is not in the range"),
+        (["--port", "{taken}"], {}, "Address already in use"),
+        (["--data-dir", "{data}"], {}, "runs on"),
+        (["--data-dir", "/dev/null/x"], {}, "cannot be made"),
+        ([], {"GESSO_LOG_LEVEL": "loud"}, "GESSO_LOG_LEVEL"),
+        ([], {"GESSO_CANVAS_MAX_CANVASES": "0"}, "GESSO_CANVAS_MAX_CANVASES"),
+        ([], {"GESSO_INTERNAL_TOKENS": "short"}, "GESSO_INTERNAL_TOKENS"),
+        ([], {"GESSO_DATABASE_URL": "nonsense"}, "GESSO_DATABASE_URL"),
+        ([], {"GESSO_DATABASE_URL": "postgresql://127.0.0.1:9/x"}, "does not answer"),
+        (["--workers", "many"], {}, "many"),
+    ],
+)
+def test_what_cannot_start_says_why_in_one_line(
+    up: Up, tmp_path: Path, arguments: list[str], environ: dict[str, str], said: str
+) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        places = {"taken": taken.getsockname()[1], "data": up.data}
+        given = [argument.format(**places) for argument in arguments]
+        defaults = {"--port": str(free_port()), "--data-dir": str(tmp_path / "var")}
+        filled = [part for name, value in defaults.items() if name not in given
+                  for part in (name, value)]  # fmt: skip
+        done = gesso("up", *given, *filled, environ=environ)
+
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert up.is_well()
+
+
+def test_it_stops_leaving_nothing_and_starts_again_on_the_same_data(tmp_path: Path) -> None:
+    data = tmp_path / "var"
+    account = {"email": "anna@example.com", "password": "correct horse battery"}
+    first = start(data)
+    made = httpx.post(f"{first.url}/api/auth/register", json=account)
+    left_over = stop(first)
+    gone = gesso("ps", "--data-dir", str(data))
+    second = start(data)
+    back = httpx.post(f"{second.url}/api/auth/login", json=account)
+    wallet = httpx.get(f"{second.url}/api/wallet", cookies=back.cookies)
+    left_over += stop(second)
+
+    assert made.status_code == 201
+    assert (back.status_code, wallet.json()["balanceCredits"]) == (200, 1000)
+    assert left_over == []
+    assert gone.returncode == 1
+
+
+def test_a_killed_suite_leaves_nothing_and_starts_again(tmp_path: Path) -> None:
+    up = start(tmp_path / "var")
+    family = psutil.Process(up.process.pid).children(recursive=True)
+
+    up.process.kill()
+    up.process.communicate()
+
+    until(lambda: not any(process.is_running() for process in family))
+    assert stop(start(tmp_path / "var")) == []
+
+
+def test_without_a_suite_the_demo_brings_its_own(tmp_path: Path) -> None:
+    done = gesso("demo", "--data-dir", str(tmp_path / "var"), cwd=tmp_path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "A temporary suite is up" in done.stdout
+    assert len(list(tmp_path.glob("*.png"))) == 1
