@@ -91,7 +91,7 @@ async def floor(bench: Bench, workers: int) -> Timing:
         connection, account = connections[worker], accounts[worker]
         body = json.dumps(_node(7) | {"metadata": {"prompt": f"{TEXT}{number}"}})
         async with connection.transaction():
-            row = await connection.fetchrow(store.LOCK_CANVAS, account, CANVAS)
+            row: Any = await connection.fetchrow(store.LOCK_CANVAS, account, CANVAS)
             mutation_id = secrets.token_hex(8)
             await connection.fetch(
                 store.GATHER, account, CANVAS, mutation_id, row["key"], ["n7"], [], [], []

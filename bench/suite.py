@@ -47,13 +47,19 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench_suite(**environ: str) -> AsyncIterator[Bench]:
+async def bench_suite(*, workers: int) -> AsyncIterator[Bench]:
     """A suite of processes on a data folder of its own, gone at the end."""
     token = secrets.token_hex(16)
-    settings = {**os.environ, "GESSO_INTERNAL_TOKENS": token, "GESSO_LOG_LEVEL": "warning"}
+    settings = {
+        **os.environ,
+        "GESSO_INTERNAL_TOKENS": token,
+        "GESSO_LOG_LEVEL": "warning",
+        # Every round signs up browsers of its own.
+        "GESSO_GATEWAY_TRIES_PER_MINUTE": "1000000",
+    }
     with tempfile.TemporaryDirectory(prefix="gesso-bench-") as folder:
-        wanted = Wanted(Path(folder), port=free_port(), workers=1, gateways=1)
-        async with running(wanted, {**settings, **environ}, progress=lambda _: None) as suite:
+        wanted = Wanted(Path(folder), port=free_port(), workers=workers, gateways=1)
+        async with running(wanted, settings, progress=lambda _: None) as suite:
             addresses = {process.name: process.address for process in suite.processes()}
             yield Bench(
                 url=suite.url,
