@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from services.generation.domain.jobs import ClaimedJob
+from services.generation.patience import jittered
 from services.generation.store import Claimed, QueueStore
-from services.generation.wakeups import Wakeups, jittered
+from services.generation.wakeups import Wakeups
 
 EVER = datetime(1970, 1, 1, tzinfo=UTC)
 # How long a transaction that enqueues may take before its job is overlooked for a moment.

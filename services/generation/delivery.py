@@ -1,7 +1,7 @@
 """Brings the ends of jobs to their canvases, each exactly once, however often it is begun."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,7 +22,8 @@ from services.generation.domain.placement import (
     nodes_to_read,
     place,
 )
-from services.generation.wakeups import Wakeups, jittered
+from services.generation.patience import jittered
+from services.generation.wakeups import Wakeups
 
 MAX_AT_ONCE = 8
 MAX_READS = 5
@@ -75,21 +76,10 @@ class Deliveries:
         """
         error = delivery.error
         if delivery.outputs is not None:
-            try:
-                await self._place(delivery)
-            except Failure as failure:
-                if not _is_refusal(failure):
-                    raise
-                self._log.warning("refused", job_id=delivery.job_id, why=failure.detail)
-                error = CANVAS_REFUSED
-            else:
+            if await self._is_taken(delivery, self._place(delivery)):
                 return None
-        try:
-            await self._mark(delivery, error)
-        except Failure as failure:
-            if not _is_refusal(failure):
-                raise
-            self._log.warning("refused", job_id=delivery.job_id, why=failure.detail)
+            error = CANVAS_REFUSED
+        await self._is_taken(delivery, self._mark(delivery, error))
         return error
 
     async def finish(self, delivery: Delivery, error: str | None) -> None:
@@ -152,6 +142,17 @@ class Deliveries:
         if error is not None:
             # Its lease runs out, and it is taken again.
             self._log.error("fault", job_id=task.get_name(), exc_info=error)
+
+    async def _is_taken(self, delivery: Delivery, telling: Awaitable[None]) -> bool:
+        """Whether the canvas takes what it is told; not if it would never, whenever it is told."""
+        try:
+            await telling
+        except Failure as failure:
+            if not isinstance(failure, Invalid) and failure.machine_word not in _NO_ROOM:
+                raise
+            self._log.warning("refused", job_id=delivery.job_id, why=failure.detail)
+            return False
+        return True
 
     async def _place(self, delivery: Delivery) -> None:
         target, outputs = delivery.target, delivery.outputs
@@ -222,8 +223,3 @@ async def delivering(deliveries: Deliveries) -> AsyncIterator[None]:
         finally:
             taking.cancel()
             await deliveries.drained()
-
-
-def _is_refusal(failure: Failure) -> bool:
-    """Whether the canvas would refuse the same again, whenever it is asked."""
-    return isinstance(failure, Invalid) or failure.machine_word in _NO_ROOM

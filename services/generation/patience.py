@@ -1,4 +1,4 @@
-"""Repeats calls that may be repeated, until somebody answers or the time is over."""
+"""How long to wait before doing something again, and who does it for calls."""
 
 import asyncio
 import random
@@ -24,8 +24,13 @@ async def answered(call: Callable[[], Awaitable[Answer]], *, until: float) -> An
         try:
             return await call()
         except Unavailable:
-            wait = random.uniform(pause / 2, pause)  # noqa: S311 - spreads, hides nothing
+            wait = jittered(pause / 2)
             if loop.time() + wait >= until:
                 raise
             await asyncio.sleep(wait)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+def jittered(seconds: float) -> float:
+    """Once to twice as long, so that not all who wait come back at once."""
+    return random.uniform(seconds, 2 * seconds)  # noqa: S311 - spreads, hides nothing

@@ -15,6 +15,7 @@ from services.generation.canvases import Canvases
 from services.generation.claims import Claims
 from services.generation.deliveries_store import DeliveriesStore
 from services.generation.delivery import Deliveries, Pace, delivering
+from services.generation.leases_store import LeasesStore
 from services.generation.rpc import GenerationRpc
 from services.generation.service import GenerationService
 from services.generation.settings import Settings
@@ -52,7 +53,11 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
     ):
         store = QueueStore(database)
         service = GenerationService(
-            store, SummariesStore(database), wakeups, backlog_limit=settings.backlog_limit
+            store,
+            LeasesStore(database),
+            SummariesStore(database),
+            wakeups,
+            backlog_limit=settings.backlog_limit,
         )
         claims = Claims(store, wakeups, draining=draining, poll_seconds=settings.poll_seconds)
         generation = GenerationRpc(service, claims)

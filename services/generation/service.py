@@ -23,6 +23,7 @@ from services.generation.domain.jobs import (
     Status,
     Summary,
 )
+from services.generation.leases_store import LeasesStore
 from services.generation.store import QueueStore
 from services.generation.summaries_store import SummariesStore
 from services.generation.wakeups import Wakeups
@@ -38,12 +39,14 @@ class GenerationService:
     def __init__(
         self,
         store: QueueStore,
+        leases: LeasesStore,
         summaries: SummariesStore,
         wakeups: Wakeups,
         *,
         backlog_limit: int,
     ) -> None:
         self._store = store
+        self._leases = leases
         self._summaries = summaries
         self._wakeups = wakeups
         self._backlog_limit = backlog_limit
@@ -91,7 +94,7 @@ class GenerationService:
 
     async def update_phase(self, lease: Lease, phase: Phase, progress: int) -> None:
         """Writes the phase of an attempt. Raises `LeaseFenced`."""
-        if not await self._store.update_phase(lease, phase, progress):
+        if not await self._leases.update_phase(lease, phase, progress):
             raise LeaseFenced
 
     async def complete(self, completions: Sequence[Completion]) -> list[bool]:
@@ -126,18 +129,18 @@ class GenerationService:
         return await self._summaries.overview(account_id)
 
     async def _renew(self, renewals: Sequence[Renewal]) -> list[bool]:
-        held = await self._store.renew(sorted(renewals, key=lambda renewal: renewal[0].job_id))
+        held = await self._leases.renew(sorted(renewals, key=lambda renewal: renewal[0].job_id))
         return [lease in held for lease, _ in renewals]
 
     async def _complete(self, completions: Sequence[Completion]) -> list[bool]:
         leases = [completion.lease for completion in completions]
-        statuses = await self._store.complete(sorted(completions, key=_by_job))
+        statuses = await self._leases.complete(sorted(completions, key=_by_job))
         self._wake(statuses)
         return await self._held(leases, statuses, with_result=True)
 
     async def _fail(self, failings: Sequence[Failing]) -> list[bool]:
         leases = [failing.lease for failing in failings]
-        statuses = await self._store.fail(sorted(failings, key=_by_job))
+        statuses = await self._leases.fail(sorted(failings, key=_by_job))
         self._wake(statuses)
         return await self._held(leases, statuses, with_result=False)
 
@@ -152,7 +155,7 @@ class GenerationService:
         self, leases: Sequence[Lease], statuses: dict[Lease, str], *, with_result: bool
     ) -> list[bool]:
         unsaid = [lease for lease in leases if lease not in statuses]
-        accepted = await self._store.accepted(unsaid, with_result=with_result) if unsaid else set()
+        accepted = await self._leases.accepted(unsaid, with_result=with_result) if unsaid else set()
         return [lease in statuses or lease in accepted for lease in leases]
 
 

@@ -35,11 +35,11 @@ class Settings(ServerSettings, frozen=True, kw_only=True):
         float,
         setting(
             "How long a delivery to a canvas may take before another process takes it.",
-            example="60",
+            example="15",
             gt=0,
             le=3600,
         ),
-    ] = 60
+    ] = 15
     delivery_pause_seconds: Annotated[
         float,
         setting(

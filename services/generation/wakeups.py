@@ -1,7 +1,6 @@
 """Wakes those who wait for work, in this process at once and in the others by NOTIFY (GN18)."""
 
 import asyncio
-import random
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
@@ -125,8 +124,3 @@ async def waking(wakeups: Wakeups, database: Database, url: str) -> AsyncIterato
             yield
         finally:
             telling.cancel()
-
-
-def jittered(seconds: float) -> float:
-    """Once to twice as long, so that those who look now and then do not all look at once."""
-    return random.uniform(seconds, 2 * seconds)  # noqa: S311 - spreads, hides nothing

@@ -1,7 +1,6 @@
 """The worker process: claims jobs, keeps their leases alive, and lets them end."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from services.generation.domain.failures import LeaseFenced
 from services.generation.domain.jobs import KINDS, UNEXPLAINED, ClaimedJob
 from services.generation.domain.params import DEFAULT_MODEL
 from services.generation.outputs import Outputs
+from services.generation.patience import jittered
 from services.generation.queue import Queue
 from services.generation.settings import WorkerSettings
 
@@ -169,9 +169,8 @@ class Worker:
             self._log.warning("not failed", job_id=attempt.job.job_id, why=str(failure))
 
     async def _pause(self, length: timedelta) -> None:
-        seconds = length.total_seconds()
         with suppress(TimeoutError):
-            async with asyncio.timeout(random.uniform(seconds / 2, seconds)):  # noqa: S311 - spreads, hides nothing
+            async with asyncio.timeout(jittered(length.total_seconds() / 2)):
                 await self._draining.wait()
 
 

@@ -334,6 +334,21 @@ async def test_a_job_with_nothing_to_show_completes_at_once(person: Person, hand
     assert shown.HasField("end_time")
 
 
+async def test_the_end_of_a_job_is_announced_whoever_ends_it(
+    home: House, person: Person, hand: Hand
+) -> None:
+    """GN21"""
+    ids = [(await person.enqueue(is_shown=is_shown)).job.job_id for is_shown in (False, True, True)]
+    done, broken, late = await hand.claim(3)
+    await home.expire(late.job_id)
+
+    await hand.complete(done)
+    await hand.fail(broken)
+    await hand.claim()
+
+    await home.ends.of(*ids)
+
+
 async def test_repeating_an_end_that_was_accepted_is_accepted(
     home: House, person: Person, hand: Hand
 ) -> None:

@@ -32,8 +32,9 @@ from services.generation.domain.jobs import (
 )
 from services.generation.domain.money import Grant
 from services.generation.domain.requests import Request, drafted
+from services.generation.leases_store import UPDATE_PHASE, LeasesStore
 from services.generation.service import GenerationService
-from services.generation.store import UPDATE_PHASE, QueueStore
+from services.generation.store import QueueStore
 from services.generation.summaries_store import SummariesStore
 from services.generation.wakeups import Wakeups
 from services.generation.wallet_store import WalletStore
@@ -128,7 +129,9 @@ async def stepping(url: str, objects_url: str) -> AsyncIterator[Steps]:
         await board.create(placeholder("n1"))
         store, wallet = QueueStore(database), WalletStore(database)
         await wallet.grant(Grant(behalf.account_id, 100_000_000, secrets.token_hex(8)))
-        service = GenerationService(store, SummariesStore(database), Wakeups(), backlog_limit=100)
+        service = GenerationService(
+            store, LeasesStore(database), SummariesStore(database), Wakeups(), backlog_limit=100
+        )
         canvases = Canvases(canvas)
         pace = Pace(lease_seconds=0, pause_seconds=0, poll_seconds=1, drain_seconds=1)
         deliveries = Deliveries(DeliveriesStore(database), canvases, Wakeups(), pace)

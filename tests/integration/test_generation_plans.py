@@ -8,12 +8,12 @@ import asyncpg
 import pytest
 
 from servicekit.postgres import INDEXES_ONLY
-from services.generation import deliveries_store, store, summaries_store, wallet_store
+from services.generation import deliveries_store, leases_store, store, summaries_store, wallet_store
 
 _VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
 STATEMENTS = {
     name: text
-    for module in (store, deliveries_store, summaries_store, wallet_store)
+    for module in (store, leases_store, deliveries_store, summaries_store, wallet_store)
     for name, text in vars(module).items()
     if name.isupper() and isinstance(text, str) and text.strip().startswith(_VERBS)
 }

@@ -37,6 +37,7 @@ from services.generation.domain.jobs import (
 )
 from services.generation.domain.money import Grant
 from services.generation.domain.requests import Request, drafted
+from services.generation.leases_store import LeasesStore
 from services.generation.service import GenerationService
 from services.generation.store import QueueStore
 from services.generation.summaries_store import SummariesStore
@@ -113,7 +114,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.wallet = WalletStore(database)
         self.deliveries = DeliveriesStore(database)
         self.service = GenerationService(
-            self.store, SummariesStore(database), Wakeups(), backlog_limit=5
+            self.store,
+            LeasesStore(database),
+            SummariesStore(database),
+            Wakeups(),
+            backlog_limit=5,
         )
         await self.stack.enter_async_context(self.service.settling())
 

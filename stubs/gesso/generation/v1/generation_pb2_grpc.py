@@ -120,7 +120,7 @@ class GenerationServiceServicer:
     def UpdatePhase(self, request, context):
         """Says which phase an attempt is in. FENCED ends the attempt.
         FAILED_PRECONDITION LEASE_FENCED: the lease is over or another's.
-        INVALID_ARGUMENT: an unknown phase.
+        INVALID_ARGUMENT: an unknown phase, or progress outside 0 to 100.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -129,7 +129,7 @@ class GenerationServiceServicer:
     def Complete(self, request, context):
         """Ends attempts with their results: the commit point. The job is completed once its result
         has reached the canvas. Repeating a completion that was accepted is accepted.
-        INVALID_ARGUMENT: more than 100, or a result over 256 KiB.
+        INVALID_ARGUMENT: more than 100, a result over 256 KiB, or one without an output.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -60,12 +60,12 @@ class GenerationServiceStub:
     UpdatePhase: _grpc.UnaryUnaryMultiCallable[_generation_pb2.UpdatePhaseRequest, _generation_pb2.UpdatePhaseResponse]
     """Says which phase an attempt is in. FENCED ends the attempt.
     FAILED_PRECONDITION LEASE_FENCED: the lease is over or another's.
-    INVALID_ARGUMENT: an unknown phase.
+    INVALID_ARGUMENT: an unknown phase, or progress outside 0 to 100.
     """
     Complete: _grpc.UnaryUnaryMultiCallable[_generation_pb2.CompleteRequest, _generation_pb2.CompleteResponse]
     """Ends attempts with their results: the commit point. The job is completed once its result
     has reached the canvas. Repeating a completion that was accepted is accepted.
-    INVALID_ARGUMENT: more than 100, or a result over 256 KiB.
+    INVALID_ARGUMENT: more than 100, a result over 256 KiB, or one without an output.
     """
     Fail: _grpc.UnaryUnaryMultiCallable[_generation_pb2.FailRequest, _generation_pb2.FailResponse]
     """Ends attempts with their errors: pending again if attempts are left, else failed and
@@ -111,12 +111,12 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
     UpdatePhase: _aio.UnaryUnaryMultiCallable[_generation_pb2.UpdatePhaseRequest, _generation_pb2.UpdatePhaseResponse]  # type: ignore[assignment]
     """Says which phase an attempt is in. FENCED ends the attempt.
     FAILED_PRECONDITION LEASE_FENCED: the lease is over or another's.
-    INVALID_ARGUMENT: an unknown phase.
+    INVALID_ARGUMENT: an unknown phase, or progress outside 0 to 100.
     """
     Complete: _aio.UnaryUnaryMultiCallable[_generation_pb2.CompleteRequest, _generation_pb2.CompleteResponse]  # type: ignore[assignment]
     """Ends attempts with their results: the commit point. The job is completed once its result
     has reached the canvas. Repeating a completion that was accepted is accepted.
-    INVALID_ARGUMENT: more than 100, or a result over 256 KiB.
+    INVALID_ARGUMENT: more than 100, a result over 256 KiB, or one without an output.
     """
     Fail: _aio.UnaryUnaryMultiCallable[_generation_pb2.FailRequest, _generation_pb2.FailResponse]  # type: ignore[assignment]
     """Ends attempts with their errors: pending again if attempts are left, else failed and
@@ -183,7 +183,7 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_generation_pb2.UpdatePhaseResponse, _abc.Awaitable[_generation_pb2.UpdatePhaseResponse]]:
         """Says which phase an attempt is in. FENCED ends the attempt.
         FAILED_PRECONDITION LEASE_FENCED: the lease is over or another's.
-        INVALID_ARGUMENT: an unknown phase.
+        INVALID_ARGUMENT: an unknown phase, or progress outside 0 to 100.
         """
 
     @_abc_1.abstractmethod
@@ -194,7 +194,7 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_generation_pb2.CompleteResponse, _abc.Awaitable[_generation_pb2.CompleteResponse]]:
         """Ends attempts with their results: the commit point. The job is completed once its result
         has reached the canvas. Repeating a completion that was accepted is accepted.
-        INVALID_ARGUMENT: more than 100, or a result over 256 KiB.
+        INVALID_ARGUMENT: more than 100, a result over 256 KiB, or one without an output.
         """
 
     @_abc_1.abstractmethod

@@ -68,7 +68,8 @@ class WalletServiceServicer:
     def Grant(self, request, context):
         """Adds credits to the account in `gesso-account`. Idempotent by reference: a repeat with
         the same amount answers the first entry.
-        INVALID_ARGUMENT: an amount that is not positive.
+        INVALID_ARGUMENT: an amount outside 1 to 10^15, or a reference that begins with `job:` or
+        `refund:`, which are ours.
         ABORTED IDEMPOTENCY_KEY_REUSED: the reference came with another amount or account.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

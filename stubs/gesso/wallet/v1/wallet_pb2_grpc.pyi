@@ -43,7 +43,8 @@ class WalletServiceStub:
     Grant: _grpc.UnaryUnaryMultiCallable[_wallet_pb2.GrantRequest, _wallet_pb2.GrantResponse]
     """Adds credits to the account in `gesso-account`. Idempotent by reference: a repeat with
     the same amount answers the first entry.
-    INVALID_ARGUMENT: an amount that is not positive.
+    INVALID_ARGUMENT: an amount outside 1 to 10^15, or a reference that begins with `job:` or
+    `refund:`, which are ours.
     ABORTED IDEMPOTENCY_KEY_REUSED: the reference came with another amount or account.
     """
     ListPrices: _grpc.UnaryUnaryMultiCallable[_wallet_pb2.ListPricesRequest, _wallet_pb2.ListPricesResponse]
@@ -62,7 +63,8 @@ class WalletServiceAsyncStub(WalletServiceStub):
     Grant: _aio.UnaryUnaryMultiCallable[_wallet_pb2.GrantRequest, _wallet_pb2.GrantResponse]  # type: ignore[assignment]
     """Adds credits to the account in `gesso-account`. Idempotent by reference: a repeat with
     the same amount answers the first entry.
-    INVALID_ARGUMENT: an amount that is not positive.
+    INVALID_ARGUMENT: an amount outside 1 to 10^15, or a reference that begins with `job:` or
+    `refund:`, which are ours.
     ABORTED IDEMPOTENCY_KEY_REUSED: the reference came with another amount or account.
     """
     ListPrices: _aio.UnaryUnaryMultiCallable[_wallet_pb2.ListPricesRequest, _wallet_pb2.ListPricesResponse]  # type: ignore[assignment]
@@ -90,7 +92,8 @@ class WalletServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_wallet_pb2.GrantResponse, _abc.Awaitable[_wallet_pb2.GrantResponse]]:
         """Adds credits to the account in `gesso-account`. Idempotent by reference: a repeat with
         the same amount answers the first entry.
-        INVALID_ARGUMENT: an amount that is not positive.
+        INVALID_ARGUMENT: an amount outside 1 to 10^15, or a reference that begins with `job:` or
+        `refund:`, which are ours.
         ABORTED IDEMPOTENCY_KEY_REUSED: the reference came with another amount or account.
         """
 

@@ -1,0 +1,219 @@
+"""Remembers what workers say of their attempts: that they live, where they are, how they ended.
+
+Each transition is fenced by job, worker and lease token (GN7). Its condition does not repeat the
+status, which would lure the planner into the index of all leases.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+
+import asyncpg
+
+from servicekit.postgres import Database
+from services.generation.domain.jobs import Completion, Failing, Lease, Phase
+
+# The leases of a list: $1 workers, $2 jobs, $3 tokens, one of each for every item.
+_HELD = """
+       job.job_id = ANY($2::text[])
+   AND job.job_id = item.job_id
+   AND job.worker_id = item.worker_id
+   AND job.lease_token = item.lease_token
+   AND job.lease_until > now()"""
+
+RENEW_LEASES = f"""
+WITH renewed AS (
+    UPDATE generation.job AS job
+       SET lease_until = now() + item.lease
+      FROM unnest($1::text[], $2::text[], $3::bigint[], $4::interval[])
+           AS item (worker_id, job_id, lease_token, lease)
+     WHERE {_HELD}
+    RETURNING job.key, job.job_id, job.worker_id, job.lease_token
+), event AS (
+    INSERT INTO generation.event (job_key, kind, worker_id, lease_token)
+    SELECT key, 'lease_renewed', worker_id, lease_token
+      FROM renewed
+)
+SELECT worker_id, job_id, lease_token
+  FROM renewed
+"""
+
+COMPLETE = f"""
+WITH ended AS (
+    UPDATE generation.job AS job
+       SET status      = CASE WHEN delivers THEN 'delivering' ELSE 'completed' END,
+           deliver_at  = CASE WHEN delivers THEN now() END,
+           worker_id   = NULL,
+           lease_until = NULL
+      FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[])
+           AS item (worker_id, job_id, lease_token, outputs, warning)
+     WHERE {_HELD}
+    RETURNING job.key, job.job_id, job.lease_token, job.status, item.worker_id, item.outputs,
+              item.warning
+), outcome AS (
+    INSERT INTO generation.outcome (job_key, lease_token, worker_id, outputs, warning)
+    SELECT key, lease_token, worker_id, outputs, warning
+      FROM ended
+), delivering_summary AS (
+    UPDATE generation.summary
+       SET phase      = 'processing',
+           updated_at = now()
+     WHERE job_key = ANY(ARRAY(SELECT key FROM ended WHERE status = 'delivering'))
+), completed_summary AS (
+    UPDATE generation.summary AS summary
+       SET status     = 'completed',
+           phase      = NULL,
+           progress   = 100,
+           warning    = ended.warning,
+           ended_at   = now(),
+           updated_at = now()
+      FROM ended
+     WHERE summary.job_key = ended.key
+       AND summary.job_key = ANY(ARRAY(SELECT key FROM ended WHERE status = 'completed'))
+), event AS (
+    INSERT INTO generation.event (job_key, kind, worker_id, lease_token)
+    SELECT key, 'result_stored', worker_id, lease_token
+      FROM ended
+    UNION ALL
+    SELECT key, 'completed', NULL, lease_token
+      FROM ended
+     WHERE status = 'completed'
+)
+SELECT worker_id, job_id, lease_token, status
+  FROM ended
+"""
+
+# With attempts left a job waits for the next, twice as long each time; else its placeholder is
+# told first, and the delivery fails and refunds it (GN13).
+FAIL = f"""
+WITH ended AS (
+    UPDATE generation.job AS job
+       SET status       = CASE WHEN attempt < max_attempts THEN 'pending' ELSE 'delivering' END,
+           available_at = now() + make_interval(secs => 2 ^ least(attempt, 10)),
+           deliver_at   = CASE WHEN attempt < max_attempts THEN NULL ELSE now() END,
+           worker_id    = NULL,
+           lease_until  = NULL
+      FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[])
+           AS item (worker_id, job_id, lease_token, error)
+     WHERE {_HELD}
+    RETURNING job.key, job.job_id, job.lease_token, job.status, item.worker_id, item.error
+), outcome AS (
+    INSERT INTO generation.outcome (job_key, lease_token, worker_id, error)
+    SELECT key, lease_token, worker_id, error
+      FROM ended
+), waiting_summary AS (
+    UPDATE generation.summary
+       SET status     = 'pending',
+           phase      = NULL,
+           progress   = 0,
+           updated_at = now()
+     WHERE job_key = ANY(ARRAY(SELECT key FROM ended WHERE status = 'pending'))
+), event AS (
+    INSERT INTO generation.event (job_key, kind, worker_id, lease_token, detail)
+    SELECT key, 'failure_reported', worker_id, lease_token, error
+      FROM ended
+)
+SELECT worker_id, job_id, lease_token, status
+  FROM ended
+"""
+
+# What an attempt that ended already was told: its repeat is told the same.
+READ_OUTCOMES = """
+WITH asked AS (
+    SELECT key, job_id
+      FROM generation.job
+     WHERE job_id = ANY($1::text[])
+)
+SELECT outcome.worker_id, asked.job_id, outcome.lease_token, outcome.error IS NULL AS is_result
+  FROM asked
+  JOIN generation.outcome AS outcome
+    ON outcome.job_key = asked.key
+   AND outcome.job_key = ANY(ARRAY(SELECT key FROM asked))
+"""
+
+# The lock keeps the transitions of the job away until the summary is written.
+UPDATE_PHASE = """
+WITH held AS (
+    SELECT key
+      FROM generation.job
+     WHERE job_id = $2
+       AND worker_id = $1
+       AND lease_token = $3
+       AND lease_until > now()
+       FOR NO KEY UPDATE
+), summary AS (
+    UPDATE generation.summary
+       SET phase      = $4,
+           progress   = greatest(progress, $5),
+           updated_at = now()
+     WHERE job_key = (SELECT key FROM held)
+), event AS (
+    INSERT INTO generation.event (job_key, kind, worker_id, lease_token, detail)
+    SELECT key, 'phase_reported', $1, $3, $4
+      FROM held
+)
+SELECT key
+  FROM held
+"""
+
+
+class LeasesStore:
+    """The attempts of all workers."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def renew(self, renewals: Sequence[tuple[Lease, timedelta]]) -> dict[Lease, str]:
+        """Extends leases from now on; those that held, with the status of their jobs."""
+        leases = [lease for lease, _ in renewals]
+        lengths = [length for _, length in renewals]
+        rows = await self._database.fetch(RENEW_LEASES, *_columns(leases), lengths)
+        return {_lease(row): "running" for row in rows}
+
+    async def complete(self, completions: Sequence[Completion]) -> dict[Lease, str]:
+        """Ends attempts with results; those whose leases held, with the status of their jobs."""
+        rows = await self._database.fetch(
+            COMPLETE,
+            *_columns([completion.lease for completion in completions]),
+            [
+                json.dumps([asdict(output) for output in completion.outputs])
+                for completion in completions
+            ],
+            [completion.warning for completion in completions],
+        )
+        return {_lease(row): row["status"] for row in rows}
+
+    async def fail(self, failings: Sequence[Failing]) -> dict[Lease, str]:
+        """Ends attempts with errors; those whose leases held, with the status of their jobs."""
+        rows = await self._database.fetch(
+            FAIL,
+            *_columns([failing.lease for failing in failings]),
+            [failing.error for failing in failings],
+        )
+        return {_lease(row): row["status"] for row in rows}
+
+    async def accepted(self, leases: Sequence[Lease], *, with_result: bool) -> set[Lease]:
+        """Those of the leases that ended with a result, or else with an error, before."""
+        rows = await self._database.fetch(READ_OUTCOMES, [lease.job_id for lease in leases])
+        ended = {_lease(row) for row in rows if row["is_result"] is with_result}
+        return ended.intersection(leases)
+
+    async def update_phase(self, lease: Lease, phase: Phase, progress: int) -> bool:
+        """Writes the phase of an attempt; whether its lease held."""
+        key = await self._database.fetchrow(
+            UPDATE_PHASE, lease.worker_id, lease.job_id, lease.token, phase, progress
+        )
+        return key is not None
+
+
+def _columns(leases: Sequence[Lease]) -> tuple[list[str], list[str], list[int]]:
+    return (
+        [lease.worker_id for lease in leases],
+        [lease.job_id for lease in leases],
+        [lease.token for lease in leases],
+    )
+
+
+def _lease(row: asyncpg.Record) -> Lease:
+    return Lease(row["worker_id"], row["job_id"], row["lease_token"])
