@@ -2,7 +2,7 @@
 
 from limits import RateLimitItemPerMinute
 from limits.aio.storage import MemoryStorage, RedisStorage, Storage
-from limits.aio.strategies import SlidingWindowCounterRateLimiter
+from limits.aio.strategies import MovingWindowRateLimiter
 from limits.errors import StorageError
 
 from gateway.failures import RateLimited
@@ -15,7 +15,7 @@ class TryLimits:
     """Limits tries per minute, each by a key such as an address."""
 
     def __init__(self, redis_url: str | None, per_minute: int) -> None:
-        self._limiter = SlidingWindowCounterRateLimiter(_storage(redis_url))
+        self._limiter = MovingWindowRateLimiter(_storage(redis_url))
         self._limit = RateLimitItemPerMinute(per_minute, namespace="gesso")
 
     async def count(self, what: str, *keys: str) -> None:
