@@ -21,11 +21,16 @@ INSIDE = {
     "presence_room_full",
     "presence_session_id_reused",
     "presence_session_unknown",
-    "task_timed_out",
+    "timed_out",
     "text_too_long",
+    "unknown_model",
 }
 # A family's own word, where no class of ours says more.
 UNUSED = {"conflict", "failed_precondition"}
+
+
+def _name(kind: type[Failure]) -> str:
+    return f"{kind.__module__}.{kind.__name__}"
 
 
 def _failures() -> set[type[Failure]]:
@@ -43,7 +48,7 @@ def _failures() -> set[type[Failure]]:
     return found
 
 
-@pytest.mark.parametrize("kind", sorted(_failures(), key=lambda kind: kind.__qualname__))
+@pytest.mark.parametrize("kind", sorted(_failures(), key=_name))
 def test_every_reason_that_a_browser_can_meet_is_in_the_table(kind: type[Failure]) -> None:
     """GW5"""
     assert kind.reason in REASONS.keys() | INSIDE | UNUSED
