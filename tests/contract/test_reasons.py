@@ -40,7 +40,7 @@ def _failures() -> set[type[Failure]]:
             if not module.name.endswith("__main__") and ".migrations" not in module.name:
                 import_module(module.name)
     found: set[type[Failure]] = set()
-    waiting = [Failure]
+    waiting: list[type[Failure]] = [Failure]
     while waiting:
         kind = waiting.pop()
         found.add(kind)
@@ -48,7 +48,10 @@ def _failures() -> set[type[Failure]]:
     return found
 
 
-@pytest.mark.parametrize("kind", sorted(_failures(), key=_name))
+FAILURES: list[type[Failure]] = sorted(_failures(), key=_name)
+
+
+@pytest.mark.parametrize("kind", FAILURES)
 def test_every_reason_that_a_browser_can_meet_is_in_the_table(kind: type[Failure]) -> None:
     """GW5"""
     assert kind.reason in REASONS.keys() | INSIDE | UNUSED
@@ -56,12 +59,12 @@ def test_every_reason_that_a_browser_can_meet_is_in_the_table(kind: type[Failure
 
 def test_every_reason_in_the_table_can_be_met() -> None:
     """GW5"""
-    assert REASONS.keys() <= {kind.reason for kind in _failures()}
+    assert REASONS.keys() <= {kind.reason for kind in FAILURES}
 
 
 def test_statuses_fit_their_families() -> None:
     """GW5"""
-    for kind in _failures() - {Failure}:
+    for kind in FAILURES:
         failure = Failure.__new__(kind)
         Failure.__init__(failure, "x", reason=kind.reason)
 
