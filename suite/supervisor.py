@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from suite.children import credentials_of, dies_with_us
 from suite.state import ProcessState, StateFile
@@ -97,14 +97,16 @@ class Supervisor:
 
 async def _all_ready(kept: list["_Kept"], tasks: list[asyncio.Task[None]]) -> None:
     """Returns when all are ready; raises what one of the tasks raised."""
-    ready = asyncio.gather(*(each.is_ready.wait() for each in kept))
-    waiting: set[asyncio.Future[Any]] = {ready, *tasks}
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        if task.done():
-            ready.cancel()
-            task.result()
-    await ready
+    ready = asyncio.create_task(_each_ready(kept))
+    await asyncio.wait({ready, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    if not ready.done():
+        ready.cancel()
+        next(task for task in tasks if task.done()).result()
+
+
+async def _each_ready(kept: list["_Kept"]) -> None:
+    for each in kept:
+        await each.is_ready.wait()
 
 
 class _Kept:
