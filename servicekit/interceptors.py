@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from servicekit.errors import Failure, Unavailable, family_of
+from servicekit.errors import Failure, family_of
 from servicekit.identity import CALLER, REQUEST_ID, Context, check_credentials
 from servicekit.status import CODES, status_from_failure
 from servicekit.telemetry import Log, Metrics
@@ -98,9 +98,6 @@ class Guard(grpc.aio.ServerInterceptor):
             yield
         except Failure as failure:
             code = CODES[family_of(failure)]
-            if isinstance(failure, Unavailable):
-                # The caller's gRPC must not repeat what we have given up on.
-                context.set_trailing_metadata((("grpc-retry-pushback-ms", "-1"),))
             await context.abort_with_status(status_from_failure(failure, domain=self._domain))
         except (asyncio.CancelledError, grpc.aio.AbortError):
             code = grpc.StatusCode.CANCELLED

@@ -17,8 +17,6 @@ else:  # generic in its stubs only
     Connection = PoolConnectionProxy
     _DriverConnection = asyncpg.Connection
 
-Isolation = Literal["read_committed", "repeatable_read"]
-
 ACQUIRE_SECONDS = 5.0
 
 # For sessions whose statements find every row by an index: without it a plan that was made while
@@ -78,9 +76,12 @@ class Database:
 
     @asynccontextmanager
     async def transaction(
-        self, *, isolation: Isolation = "read_committed"
+        self, *, isolation: Literal["repeatable_read"] | None = None
     ) -> AsyncIterator[Connection]:
-        """A connection inside one transaction: committed at the end, undone on any exception."""
+        """A connection inside one transaction: committed at the end, undone on any exception.
+
+        Each statement sees what is committed before it, or all see the same (`repeatable_read`).
+        """
         async with self.connection() as connection, connection.transaction(isolation=isolation):
             yield connection
 
@@ -98,6 +99,12 @@ class Database:
         """Runs one statement in its own transaction."""
         async with self.connection() as connection:
             await connection.execute(statement, *arguments)
+
+    async def delete(self, statement: str, *arguments: Any) -> int:
+        """Runs one DELETE in its own transaction; how many rows it took away."""
+        async with self.connection() as connection:
+            tag = await connection.execute(statement, *arguments)
+        return int(tag.removeprefix("DELETE "))
 
     async def check(self) -> None:
         """Raises `Unavailable` if the database does not answer."""

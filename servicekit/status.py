@@ -1,7 +1,7 @@
 """Carries failures across gRPC: a status with `google.rpc.ErrorInfo`, and back."""
 
 import json
-from typing import cast
+from typing import Any, cast
 
 import grpc
 from google.protobuf.any_pb2 import Any as ProtoAny
@@ -21,6 +21,7 @@ from servicekit.errors import (
     Unavailable,
     family_of,
 )
+from servicekit.times import rfc3339
 
 CODES: dict[type[Failure], grpc.StatusCode] = {
     Invalid: grpc.StatusCode.INVALID_ARGUMENT,
@@ -32,6 +33,7 @@ CODES: dict[type[Failure], grpc.StatusCode] = {
     TooMany: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Unavailable: grpc.StatusCode.UNAVAILABLE,
 }
+_NO_RETRY = ("grpc-retry-pushback-ms", "-1")
 _FAMILIES = {code: family for family, code in CODES.items()}
 
 # Codes that gRPC itself makes when a call did not get an answer.
@@ -47,19 +49,24 @@ def status_from_failure(failure: Failure, *, domain: str) -> grpc.Status:
     """The gRPC status of a failure.
 
     `domain` names the service, e.g. `canvas.gesso`. Facts become ErrorInfo metadata, each value
-    as JSON.
+    as JSON; times in them as RFC 3339.
     """
     info = ErrorInfo(
         reason=failure.machine_word.upper(),
         domain=domain,
-        metadata={name: json.dumps(value) for name, value in failure.facts.items()},
+        metadata={
+            name: json.dumps(value, default=rfc3339) for name, value in failure.facts.items()
+        },
     )
     packed = ProtoAny()
     packed.Pack(info)
     code = CODES[family_of(failure)]
     message = Status(code=code.value[0], message=failure.detail, details=[packed])
-    status: grpc.Status = rpc_status.to_status(message)
-    return status
+    status: Any = rpc_status.to_status(message)
+    if isinstance(failure, Unavailable):
+        # The caller's gRPC must not repeat what we have given up on; the caller may.
+        status = status._replace(trailing_metadata=(*status.trailing_metadata, _NO_RETRY))
+    return cast(grpc.Status, status)
 
 
 def failure_from_rpc(error: grpc.aio.AioRpcError) -> Failure | None:
