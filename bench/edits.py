@@ -16,6 +16,46 @@ from services.canvas import store
 EACH = 300
 NODES = 100
 CANVAS = "bench"
+
+# An edit in three statements, without anything else that the service does.
+LOCK = """
+SELECT key, revision, clock_timestamp() AS now
+  FROM canvas.canvas
+ WHERE account_id = $1
+   AND canvas_id = $2
+   FOR UPDATE
+"""
+READ = """
+SELECT mutation_id, NULL AS body
+  FROM canvas.receipt
+ WHERE account_id = $1
+   AND canvas_id = $2
+   AND mutation_id = $3
+UNION ALL
+SELECT id, body
+  FROM canvas.node
+ WHERE canvas_key = $4
+   AND id = ANY($5::text[])
+"""
+WRITE = """
+WITH head AS (
+    UPDATE canvas.canvas
+       SET revision = $2, fields = $3, size_bytes = $4, updated_at = $5
+     WHERE key = $1
+), nodes AS (
+    INSERT INTO canvas.node (canvas_key, id, place, hash, body)
+    SELECT $1, id, place, 0, body
+      FROM unnest($6::text[], $7::bigint[], $8::text[]) AS written (id, place, body)
+        ON CONFLICT (canvas_key, id)
+        DO UPDATE SET body = excluded.body
+), receipts AS (
+    INSERT INTO canvas.receipt
+           (account_id, canvas_id, mutation_id, digest, revision, result, created_at)
+    VALUES ($9, $10, $11, $12, $2, $13, $5)
+)
+INSERT INTO canvas.change (canvas_key, revision, mutation_id, operations, at)
+VALUES ($1, $2, $11, $14, $5)
+"""
 TEXT = "a paper lantern over a quiet river at night, " * 8
 
 
@@ -73,34 +113,30 @@ async def at_the_service(bench: Bench, workers: int, *, one_canvas: bool = False
         return await timed(edit, workers=workers, each=EACH)
 
 
-async def floor(bench: Bench, workers: int) -> Timing:
-    """The same three statements by asyncpg alone: no calls, no JSON, no rules."""
+async def floor(bench: Bench, workers: int, *, one_canvas: bool = False) -> Timing:
+    """An edit by asyncpg alone, in a transaction of three statements: no calls, no JSON, no rules.
+
+    `workers` connections, each with an account and a canvas of its own, or all on one.
+    """
     connections = [await asyncpg.connect(bench.database_url) for _ in range(workers)]
-    accounts = [an_account().account_id for _ in connections]
-    for connection, account in zip(connections, accounts, strict=True):
-        key = await connection.fetchval(
-            store.INSERT_CANVAS, account, CANVAS, await connection.fetchval("SELECT now()")
-        )
-        await connection.executemany(
-            "INSERT INTO canvas.node (canvas_key, id, place, hash, body)"
-            " VALUES ($1, $2, $3, 0, $4)",
-            [(key, f"n{number}", number, json.dumps(_node(number))) for number in range(NODES)],
-        )
+    accounts = [secrets.token_hex(8) for _ in connections]
+    if one_canvas:
+        accounts = accounts[:1] * workers
+    for account in dict.fromkeys(accounts):
+        await _stored_canvas(connections[0], account)
 
     async def edit(worker: int, number: int) -> None:
         connection, account = connections[worker], accounts[worker]
+        node_id = f"n{worker if one_canvas else 7}"
         body = json.dumps(_node(7) | {"metadata": {"prompt": f"{TEXT}{number}"}})
+        mutation_id = secrets.token_hex(8)
         async with connection.transaction():
-            row: Any = await connection.fetchrow(store.LOCK_CANVAS, account, CANVAS)
-            mutation_id = secrets.token_hex(8)
-            await connection.fetch(
-                store.GATHER, account, CANVAS, mutation_id, row["key"], ["n7"], [], [], []
-            )
-            await connection.fetchrow(
-                store.SAVE_CHANGE,
-                *(row["key"], account, CANVAS, row["revision"] + 1, "{}", "T", NODES, NODES),
-                *(1000, 0, row["now"], [], ["n7"], [7], [0], [body], [], [], [], [], [], [], []),
-                *(mutation_id, b"d" * 32, b"{}", 0, 0),
+            row: Any = await connection.fetchrow(LOCK, account, CANVAS)
+            await connection.fetch(READ, account, CANVAS, mutation_id, row["key"], [node_id])
+            await connection.execute(
+                WRITE,
+                *(row["key"], row["revision"] + 1, "{}", 1000, row["now"], [node_id], [7], [body]),
+                *(account, CANVAS, mutation_id, b"d" * 32, b"{}", "[]"),
             )
 
     try:
@@ -108,6 +144,16 @@ async def floor(bench: Bench, workers: int) -> Timing:
     finally:
         for connection in connections:
             await connection.close()
+
+
+async def _stored_canvas(connection: asyncpg.Connection[Any], account: str) -> None:
+    key = await connection.fetchval(
+        store.INSERT_CANVAS, account, CANVAS, await connection.fetchval("SELECT now()")
+    )
+    await connection.executemany(
+        "INSERT INTO canvas.node (canvas_key, id, place, hash, body) VALUES ($1, $2, $3, 0, $4)",
+        [(key, f"n{number}", number, json.dumps(_node(number))) for number in range(NODES)],
+    )
 
 
 def _creation() -> dict[str, Any]:

@@ -40,11 +40,21 @@ _STATUSES: dict[type[Failure], int] = {
 REASONS: dict[str, tuple[int, str]] = {
     "asset_version_conflict": (409, "The stored asset is not the version that was read."),
     "backlog_full": (429, "Too much of this account waits already; try again later."),
+    "canvas_agent_busy": (409, "Another agent run has the canvas."),
     "canvas_concurrent_write": (503, "The canvas was being changed; send the same request again."),
+    "canvas_edit_lease_conflict": (
+        409,
+        "The text of a node is another session's to write, or a proof does not hold.",
+    ),
     "canvas_field_conflict": (409, "A value seen before is not what is stored: read and rebase."),
+    "canvas_media_assets_pending": (
+        400,
+        "Files or assets that nodes name are not registered; `missing` lists them.",
+    ),
     "canvas_mutation_id_reused": (409, "The mutationId came with another request; never retry."),
     "canvas_object_missing": (409, "The node, connection or canvas is gone: read and rebase."),
     "canvas_too_large": (413, "The canvas would have too many nodes or bytes."),
+    "changes_expired": (410, "The changes since then are not kept; read the whole canvas."),
     "email_taken": (409, "The e-mail address has an account."),
     "forbidden": (403, "This is not for you."),
     "idempotency_key_reused": (409, "The Idempotency-Key came with another request."),

@@ -1,20 +1,30 @@
 """Canvases: list, read, change, delete, and whether one is up to date."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from gesso.canvas.v1 import canvas_pb2
 from gesso.canvas.v1.canvas_pb2_grpc import CanvasServiceStub
+from google.protobuf.timestamp_pb2 import Timestamp
 from msgspec import Meta, Raw
+from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.endpoints import Answer, Call, Input, NoQuery, Output, PageQuery, endpoint
 from gateway.operations import OPERATION_SCHEMA, operations_from_json
 from servicekit.client import Client
+from servicekit.errors import Invalid
 from servicekit.strictjson import dumps
 from servicekit.times import rfc3339, time_from_timestamp
 
 MAX_CHANGE_BYTES = 4 * 1024 * 1024
+
+_AGENT_STATES = {
+    canvas_pb2.AGENT_STATE_QUEUED: "queued",
+    canvas_pb2.AGENT_STATE_RUNNING: "running",
+    canvas_pb2.AGENT_STATE_AWAITING_APPROVAL: "awaiting_approval",
+    canvas_pb2.AGENT_STATE_FINISHING: "finishing",
+}
 
 
 class CanvasView(Output, frozen=True):
@@ -49,12 +59,21 @@ class CanvasDocument(Output, frozen=True):
     updated_at: str
 
 
+class EditProof(Input, frozen=True):
+    """Shows that a session has leased the text of a node."""
+
+    node_id: str
+    session_id: str
+    token: str
+
+
 class CanvasChange(Input, frozen=True):
     """A request to change a canvas: 1 to 500 operations, applied all or none."""
 
     mutation_id: Annotated[str, Meta(min_length=1, max_length=200)]
     base_revision: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     operations: Annotated[list[Any], Meta(extra_json_schema={"items": OPERATION_SCHEMA})]
+    edit_proofs: tuple[EditProof, ...] = ()
 
 
 class Receipt(Output, frozen=True):
@@ -65,12 +84,70 @@ class Receipt(Output, frozen=True):
     applied_at: str
 
 
+class LeaseView(Output, frozen=True):
+    """The text of a node belongs to a session for a while."""
+
+    node_id: str
+    session_id: str
+    expires_at: str
+
+
+class AgentView(Output, frozen=True):
+    """An agent run has the canvas."""
+
+    task_id: str
+    state: str
+    since: str
+
+
 class SyncStatus(Output, frozen=True):
-    """Where a canvas is."""
+    """Where a canvas is, which leases hold, and which agent run has it."""
 
     revision: int
     content_hash: str
     server_time: str
+    leases: list[LeaseView]
+    agent: AgentView | None
+
+
+class ChangesQuery(Input, frozen=True):
+    """Since when."""
+
+    after: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class ChangeView(Output, frozen=True):
+    """What one request did: operations without baselines."""
+
+    revision: int
+    mutation_id: str
+    operations: list[dict[str, Any]]
+    at: str
+
+
+class Changes(Output, frozen=True):
+    """Everything that happened since, one change for each revision, oldest first."""
+
+    revision: int
+    content_hash: str
+    changes: list[ChangeView]
+
+
+class EditLeaseRequest(Input, frozen=True):
+    """What to do with the lease of a node's text. `token` is needed to renew and release."""
+
+    action: Literal["acquire", "renew", "release"]
+    node_id: Annotated[str, Meta(min_length=1, max_length=200)]
+    session_id: Annotated[str, Meta(min_length=1, max_length=200)]
+    token: str | None = None
+
+
+class EditLease(Output, frozen=True):
+    """The lease as it is now; nothing but the time after a release."""
+
+    server_time: str
+    token: str | None = None
+    expires_at: str | None = None
 
 
 class CanvasRoutes:
@@ -109,7 +186,7 @@ class CanvasRoutes:
     )
     async def canvas(self, call: Call[None, NoQuery]) -> Answer | Response:
         """Read a canvas. With `If-None-Match` naming its ETag the answer is 304."""
-        known = call.request.headers.get("if-none-match", "").removeprefix("W/").strip('"')
+        known = _known_etag(call.request)
         request = canvas_pb2.GetCanvasRequest(canvas_id=call.path["canvas_id"], known_etag=known)
         found = await self._canvas.call(self._stub.GetCanvas, request, call.behalf)
         headers = {"ETag": f'"{found.canvas.etag}"', "Cache-Control": "private, no-cache"}
@@ -142,6 +219,8 @@ class CanvasRoutes:
             "inline_media",
             "canvas_field_conflict",
             "canvas_object_missing",
+            "canvas_edit_lease_conflict",
+            "canvas_media_assets_pending",
             "canvas_mutation_id_reused",
             "canvas_too_large",
             "structured_storage_exceeded",
@@ -159,6 +238,12 @@ class CanvasRoutes:
             mutation_id=call.body.mutation_id,
             base_revision=call.body.base_revision,
             operations=operations_from_json(call.body.operations),
+            edit_proofs=[
+                canvas_pb2.EditProof(
+                    node_id=proof.node_id, session_id=proof.session_id, token=proof.token
+                )
+                for proof in call.body.edit_proofs
+            ],
         )
         applied = await self._canvas.call(self._stub.ApplyOperations, request, call.behalf)
         headers = {"Idempotent-Replayed": "true"} if applied.replayed else {}
@@ -175,13 +260,131 @@ class CanvasRoutes:
         """Say where a canvas is, without its content."""
         request = canvas_pb2.GetSyncStatusRequest(canvas_id=call.path["canvas_id"])
         status = await self._canvas.call(self._stub.GetSyncStatus, request, call.behalf)
+        has_agent = status.HasField("agent")
         return Answer(
             SyncStatus(
                 revision=status.revision,
                 content_hash=status.content_hash,
-                server_time=rfc3339(time_from_timestamp(status.server_time)),
+                server_time=_time(status.server_time),
+                leases=[
+                    LeaseView(
+                        node_id=lease.node_id,
+                        session_id=lease.session_id,
+                        expires_at=_time(lease.expire_time),
+                    )
+                    for lease in status.leases
+                ],
+                agent=_view_of_agent(status.agent) if has_agent else None,
             )
         )
+
+    @endpoint(
+        "GET",
+        "/api/canvas-projects/{canvas_id}/changes",
+        tag="canvases",
+        query=ChangesQuery,
+        answers={200: Changes},
+        refusals=("not_found", "changes_expired"),
+    )
+    async def changes(self, call: Call[None, ChangesQuery]) -> Answer:
+        """List what happened since a revision, as operations to apply to what one has.
+
+        With `If-None-Match` naming the ETag of that revision, a canvas that was created anew
+        since is told from the one that it was. The answer's ETag is that of the canvas now.
+        """
+        request = canvas_pb2.ListChangesRequest(
+            canvas_id=call.path["canvas_id"],
+            after_revision=call.query.after,
+            known_etag=_known_etag(call.request),
+        )
+        log = await self._canvas.call(self._stub.ListChanges, request, call.behalf)
+        changes = [
+            {
+                "revision": change.revision,
+                "mutationId": change.mutation_id,
+                "operations": Raw(change.operations),
+                "at": _time(change.apply_time),
+            }
+            for change in log.changes
+        ]
+        document = {
+            "revision": log.revision,
+            "contentHash": log.content_hash,
+            "changes": changes,
+        }
+        return Answer(document, headers={"ETag": f'"{log.etag}"'})
+
+    @endpoint(
+        "POST",
+        "/api/canvas-projects/{canvas_id}/edit-lease",
+        tag="canvases",
+        body=EditLeaseRequest,
+        answers={200: EditLease},
+        refusals=(
+            "canvas_edit_lease_conflict",
+            "canvas_object_missing",
+            "canvas_concurrent_write",
+            "invalid_operation",
+        ),
+    )
+    async def edit_lease(self, call: Call[EditLeaseRequest, NoQuery]) -> Answer:
+        """Acquire, renew or release the lease of a node's text, 30 seconds at a time.
+
+        While a session has it, others cannot write the node's text; everything else they can.
+        """
+        asked = call.body
+        names = {
+            "canvas_id": call.path["canvas_id"],
+            "node_id": asked.node_id,
+            "session_id": asked.session_id,
+        }
+        if asked.action == "acquire":
+            acquired = await self._canvas.call(
+                self._stub.AcquireEditLease,
+                canvas_pb2.AcquireEditLeaseRequest(**names),
+                call.behalf,
+            )
+            return Answer(_view_of_lease(acquired))
+        if not asked.token:
+            raise Invalid(f"To {asked.action} a lease its token is needed.", path="token")
+        if asked.action == "renew":
+            renewed = await self._canvas.call(
+                self._stub.RenewEditLease,
+                canvas_pb2.RenewEditLeaseRequest(**names, token=asked.token),
+                call.behalf,
+            )
+            return Answer(_view_of_lease(renewed))
+        released = await self._canvas.call(
+            self._stub.ReleaseEditLease,
+            canvas_pb2.ReleaseEditLeaseRequest(**names, token=asked.token),
+            call.behalf,
+        )
+        return Answer(EditLease(server_time=_time(released.server_time)))
+
+
+def _known_etag(request: Request) -> str:
+    """The ETag that a request says it has."""
+    return request.headers.get("if-none-match", "").removeprefix("W/").strip('"')
+
+
+def _view_of_lease(
+    lease: canvas_pb2.AcquireEditLeaseResponse | canvas_pb2.RenewEditLeaseResponse,
+) -> EditLease:
+    return EditLease(
+        server_time=_time(lease.server_time),
+        token=lease.token,
+        expires_at=_time(lease.expire_time),
+    )
+
+
+def _view_of_agent(agent: canvas_pb2.AgentOccupancy) -> AgentView:
+    return AgentView(
+        task_id=agent.task_id, state=_AGENT_STATES[agent.state], since=_time(agent.since)
+    )
+
+
+def _time(stamp: Timestamp) -> str:
+    return rfc3339(time_from_timestamp(stamp))
 
 
 def _view(canvas: canvas_pb2.Canvas) -> CanvasView:
@@ -191,8 +394,8 @@ def _view(canvas: canvas_pb2.Canvas) -> CanvasView:
         revision=canvas.revision,
         node_count=canvas.node_count,
         content_hash=canvas.content_hash,
-        created_at=rfc3339(time_from_timestamp(canvas.create_time)),
-        updated_at=rfc3339(time_from_timestamp(canvas.update_time)),
+        created_at=_time(canvas.create_time),
+        updated_at=_time(canvas.update_time),
     )
 
 

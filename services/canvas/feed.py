@@ -12,6 +12,7 @@ from servicekit.client import Client
 from servicekit.errors import Failure
 from servicekit.identity import Behalf
 from servicekit.telemetry import logger
+from services.canvas.domain.canonical import hex_of
 
 # An instance that nobody can reach must not fill our memory; who misses news reads sync-status.
 MAX_WAITING = 10_000
@@ -20,31 +21,29 @@ ANNOUNCE_SECONDS = 2.0
 
 
 class Feed:
-    """The news that presence has not heard yet: the newest revision of each canvas."""
+    """The news that presence has not heard yet: where each canvas is, the newest only."""
 
     def __init__(self) -> None:
-        self._waiting: dict[tuple[str, str], int] = {}
+        self._waiting: dict[tuple[str, str], presence_pb2.Invalidation] = {}
         self._news = asyncio.Event()
 
-    def changed(self, account_id: str, canvas_id: str, revision: int) -> None:
-        """Has presence told, soon, that a canvas is at a revision. Never waits, never fails."""
+    def changed(self, account_id: str, canvas_id: str, *, revision: int, content_hash: int) -> None:
+        """Has presence told, soon, where a canvas is. Never waits, never fails."""
         key = (account_id, canvas_id)
         if key in self._waiting or len(self._waiting) < MAX_WAITING:
-            self._waiting[key] = max(revision, self._waiting.get(key, 0))
+            self._waiting[key] = presence_pb2.Invalidation(
+                account_id=account_id,
+                canvas_id=canvas_id,
+                revision=revision,
+                content_hash=hex_of(content_hash),
+            )
             self._news.set()
 
     async def batch(self) -> list[presence_pb2.Invalidation]:
         """Waits for news and takes up to 500 of them."""
         await self._news.wait()
         keys = list(self._waiting)[:MAX_BATCH]
-        taken = [
-            presence_pb2.Invalidation(
-                account_id=account_id,
-                canvas_id=canvas_id,
-                revision=self._waiting.pop((account_id, canvas_id)),
-            )
-            for account_id, canvas_id in keys
-        ]
+        taken = [self._waiting.pop(key) for key in keys]
         if not self._waiting:
             self._news.clear()
         return taken

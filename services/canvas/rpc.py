@@ -10,6 +10,7 @@ from servicekit.identity import Context, account_of
 from servicekit.pages import page_size, place_from_token, token_from_place
 from servicekit.strictjson import NotJson, loads
 from servicekit.times import micros_from_time, time_from_micros, timestamp_from_time
+from services.canvas.domain.canonical import hex_of
 from services.canvas.domain.edits import (
     CreateCanvas,
     CreateConnection,
@@ -22,11 +23,21 @@ from services.canvas.domain.edits import (
     UpdateConnection,
 )
 from services.canvas.domain.failures import InvalidOperation, located
+from services.canvas.domain.leases import Proof
+from services.canvas.domain.mutation import Mutation
 from services.canvas.domain.values import MAX_DEPTH
-from services.canvas.service import NEWEST, CanvasService, Mutation
-from services.canvas.store import Summary
+from services.canvas.service import NEWEST, CanvasService
+from services.canvas.store import Agent, Summary
 
 MAX_NODES_READ = 100
+
+_AGENT_STATES = {
+    canvas_pb2.AGENT_STATE_QUEUED: "queued",
+    canvas_pb2.AGENT_STATE_RUNNING: "running",
+    canvas_pb2.AGENT_STATE_AWAITING_APPROVAL: "awaiting_approval",
+    canvas_pb2.AGENT_STATE_FINISHING: "finishing",
+}
+_STATES_OF_AGENTS = {name: state for state, name in _AGENT_STATES.items()}
 
 
 class CanvasRpc(CanvasServiceServicer):
@@ -86,6 +97,9 @@ class CanvasRpc(CanvasServiceServicer):
             mutation_id=request.mutation_id,
             base_revision=request.base_revision,
             edits=edits_from_proto(request.operations),
+            proofs=[
+                Proof(proof.node_id, proof.session_id, proof.token) for proof in request.edit_proofs
+            ],
         )
         applied = await self._service.apply(account_of(context), mutation)
         return canvas_pb2.ApplyOperationsResponse(
@@ -101,9 +115,116 @@ class CanvasRpc(CanvasServiceServicer):
         status = await self._service.sync_status(account_of(context), request.canvas_id)
         return canvas_pb2.GetSyncStatusResponse(
             revision=status.revision,
-            content_hash=_hex(status.content_hash),
+            content_hash=hex_of(status.content_hash),
             server_time=timestamp_from_time(status.now),
+            leases=[
+                canvas_pb2.EditLease(
+                    node_id=lease.node_id,
+                    session_id=lease.session_id,
+                    expire_time=timestamp_from_time(lease.expires_at),
+                )
+                for lease in status.leases
+            ],
+            agent=occupancy_from_agent(status.agent) if status.agent else None,
         )
+
+    async def ListChanges(
+        self, request: canvas_pb2.ListChangesRequest, context: Context
+    ) -> canvas_pb2.ListChangesResponse:
+        """See canvas.proto."""
+        if request.after_revision < 0:
+            raise Invalid("A revision is not negative.", path="after")
+        log = await self._service.changes(
+            account_of(context),
+            request.canvas_id,
+            after=request.after_revision,
+            known_etag=request.known_etag,
+        )
+        return canvas_pb2.ListChangesResponse(
+            revision=log.revision,
+            changes=[
+                canvas_pb2.Change(
+                    revision=change.revision,
+                    mutation_id=change.mutation_id,
+                    operations=change.operations.encode(),
+                    apply_time=timestamp_from_time(change.at),
+                )
+                for change in log.changes
+            ],
+            content_hash=hex_of(log.content_hash),
+            etag=log.etag,
+        )
+
+    async def AcquireEditLease(
+        self, request: canvas_pb2.AcquireEditLeaseRequest, context: Context
+    ) -> canvas_pb2.AcquireEditLeaseResponse:
+        """See canvas.proto."""
+        held = await self._service.acquire_lease(
+            account_of(context), request.canvas_id, request.node_id, request.session_id
+        )
+        return canvas_pb2.AcquireEditLeaseResponse(
+            token=held.lease.token,
+            expire_time=timestamp_from_time(held.lease.expires_at),
+            server_time=timestamp_from_time(held.now),
+        )
+
+    async def RenewEditLease(
+        self, request: canvas_pb2.RenewEditLeaseRequest, context: Context
+    ) -> canvas_pb2.RenewEditLeaseResponse:
+        """See canvas.proto."""
+        held = await self._service.renew_lease(
+            account_of(context),
+            request.canvas_id,
+            request.node_id,
+            request.session_id,
+            request.token,
+        )
+        return canvas_pb2.RenewEditLeaseResponse(
+            token=held.lease.token,
+            expire_time=timestamp_from_time(held.lease.expires_at),
+            server_time=timestamp_from_time(held.now),
+        )
+
+    async def ReleaseEditLease(
+        self, request: canvas_pb2.ReleaseEditLeaseRequest, context: Context
+    ) -> canvas_pb2.ReleaseEditLeaseResponse:
+        """See canvas.proto."""
+        now = await self._service.release_lease(
+            account_of(context),
+            request.canvas_id,
+            request.node_id,
+            request.session_id,
+            request.token,
+        )
+        return canvas_pb2.ReleaseEditLeaseResponse(server_time=timestamp_from_time(now))
+
+    async def AdmitAgent(
+        self, request: canvas_pb2.AdmitAgentRequest, context: Context
+    ) -> canvas_pb2.AdmitAgentResponse:
+        """See canvas.proto."""
+        agent = await self._service.admit_agent(
+            account_of(context), request.canvas_id, request.task_id
+        )
+        return canvas_pb2.AdmitAgentResponse(agent=occupancy_from_agent(agent))
+
+    async def SetAgentState(
+        self, request: canvas_pb2.SetAgentStateRequest, context: Context
+    ) -> canvas_pb2.SetAgentStateResponse:
+        """See canvas.proto."""
+        state = _AGENT_STATES.get(request.state)
+        if state is None:
+            raise Invalid("A run is in one of the known states.", path="state")
+        agent = await self._service.set_agent_state(
+            account_of(context), request.canvas_id, request.task_id, state
+        )
+        return canvas_pb2.SetAgentStateResponse(agent=occupancy_from_agent(agent))
+
+    async def ReleaseAgent(
+        self, request: canvas_pb2.ReleaseAgentRequest, context: Context
+    ) -> canvas_pb2.ReleaseAgentResponse:
+        """See canvas.proto."""
+        await self._service.release_agent(account_of(context), request.canvas_id, request.task_id)
+        return canvas_pb2.ReleaseAgentResponse()
 
     async def BatchGetNodes(
         self, request: canvas_pb2.BatchGetNodesRequest, context: Context
@@ -129,7 +250,16 @@ def canvas_from_summary(summary: Summary) -> canvas_pb2.Canvas:
         create_time=timestamp_from_time(summary.created_at),
         update_time=timestamp_from_time(summary.updated_at),
         etag=summary.etag,
-        content_hash=_hex(summary.content_hash),
+        content_hash=hex_of(summary.content_hash),
+    )
+
+
+def occupancy_from_agent(agent: Agent) -> canvas_pb2.AgentOccupancy:
+    """An agent run that has a canvas, as a message."""
+    return canvas_pb2.AgentOccupancy(
+        task_id=agent.task_id,
+        state=_STATES_OF_AGENTS[agent.state],
+        since=timestamp_from_time(agent.since),
     )
 
 
@@ -215,7 +345,3 @@ def _list(name: str, value: Any) -> list[Any]:
 
 def _array(texts: list[str]) -> bytes:
     return f"[{','.join(texts)}]".encode()
-
-
-def _hex(content_hash: int) -> str:
-    return f"{content_hash:016x}"

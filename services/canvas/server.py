@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 from gesso.assets.v1 import assets_pb2
 from gesso.assets.v1.assets_pb2_grpc import add_AssetsServiceServicer_to_server
@@ -15,11 +16,13 @@ from servicekit.telemetry import Metrics
 from services.canvas.assets import AssetsService
 from services.canvas.assets_rpc import AssetsRpc
 from services.canvas.assets_store import AssetsStore
+from services.canvas.commits import committing
 from services.canvas.feed import Feed, feeding
 from services.canvas.rpc import CanvasRpc
 from services.canvas.service import CanvasService
 from services.canvas.settings import Settings
 from services.canvas.store import CanvasStore
+from services.canvas.sweeper import sweeping
 
 _CANVAS = canvas_pb2.DESCRIPTOR.services_by_name["CanvasService"].full_name
 _ASSETS = assets_pb2.DESCRIPTOR.services_by_name["AssetsService"].full_name
@@ -36,8 +39,15 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             settings.presence_address, caller="canvas", tokens=settings.tokens()
         ) as presence,
         feeding(feed, presence),
+        sweeping(
+            CanvasStore(database),
+            every_seconds=settings.sweep_seconds,
+            receipts=timedelta(days=settings.receipt_days),
+            changes=timedelta(hours=settings.change_hours),
+        ),
+        committing(CanvasStore(database), feed, settings.limits()) as commits,
     ):
-        canvases = CanvasRpc(CanvasService(CanvasStore(database), feed, settings.limits()))
+        canvases = CanvasRpc(CanvasService(CanvasStore(database), commits))
         assets = AssetsRpc(AssetsService(AssetsStore(database), objects, settings.limits()))
         async with server.serving(
             settings,

@@ -1,98 +1,48 @@
 """What can be done with canvases."""
 
-from dataclasses import dataclass
+import secrets
 from datetime import UTC, datetime
 
 from servicekit.errors import NotFound
 from servicekit.postgres import Contention
-from servicekit.strictjson import dumps
-from servicekit.times import rfc3339
-from services.canvas.domain import operations
-from services.canvas.domain.canonical import digest
-from services.canvas.domain.edits import Edit, check_canvas_id, touched
+from services.canvas.batch import Applied
+from services.canvas.commits import Commits
+from services.canvas.domain.agents import check_task
+from services.canvas.domain.edits import check_canvas_id, check_id
 from services.canvas.domain.failures import (
+    AgentBusy,
+    ChangesExpired,
     ConcurrentWrite,
-    InvalidOperation,
-    MutationIdReused,
+    EditLeaseConflict,
+    ObjectMissing,
 )
-from services.canvas.domain.limits import Limits, growth
-from services.canvas.feed import Feed
-from services.canvas.store import CanvasStore, Receipt, Summary, SyncStatus, Whole
-
-MAX_MUTATION_ID_LENGTH = 200
+from services.canvas.domain.leases import check_session, holder_of
+from services.canvas.domain.mutation import Mutation
+from services.canvas.store import (
+    Agent,
+    CanvasStore,
+    Held,
+    Log,
+    Summary,
+    SyncStatus,
+    Whole,
+    etag,
+)
 
 Place = tuple[datetime, int]
 NEWEST: Place = (datetime(9999, 1, 1, tzinfo=UTC), 2**63 - 1)
 
 
-@dataclass(frozen=True)
-class Mutation:
-    """One request to change a canvas."""
-
-    canvas_id: str
-    mutation_id: str
-    base_revision: int
-    edits: list[Edit]
-
-    def __post_init__(self) -> None:
-        check_canvas_id(self.canvas_id)
-        if not 0 < len(self.mutation_id) <= MAX_MUTATION_ID_LENGTH:
-            raise InvalidOperation(
-                f"mutationId is text of 1 to {MAX_MUTATION_ID_LENGTH} characters.",
-                path="mutationId",
-            )
-        if self.base_revision < 0:
-            raise InvalidOperation("baseRevision is not negative.", path="baseRevision")
-        if not 0 < len(self.edits) <= operations.MAX_OPERATIONS:
-            raise InvalidOperation(
-                f"A request has 1 to {operations.MAX_OPERATIONS} operations.", path="operations"
-            )
-
-    def digest(self) -> bytes:
-        """Equal for requests that ask for the same (CV10)."""
-        payload = [edit.payload() for edit in self.edits]
-        return digest({"baseRevision": self.base_revision, "operations": payload})
-
-
-@dataclass(frozen=True)
-class Applied:
-    """The answer to a mutation, and whether it was given before."""
-
-    receipt: Receipt
-    replayed: bool
-
-
 class CanvasService:
     """The canvases of all accounts; every method acts for one of them."""
 
-    def __init__(self, store: CanvasStore, feed: Feed, limits: Limits) -> None:
+    def __init__(self, store: CanvasStore, commits: Commits) -> None:
         self._store = store
-        self._feed = feed
-        self._limits = limits
+        self._commits = commits
 
     async def apply(self, account_id: str, mutation: Mutation) -> Applied:
         """Applies a mutation once, however often it is sent (CV10 to CV12)."""
-        asked = mutation.digest()
-        try:
-            async with self._store.locked(account_id, mutation.canvas_id) as canvas:
-                receipt, objects = await canvas.gather(
-                    mutation.mutation_id, touched(mutation.edits)
-                )
-                if receipt is not None:
-                    if receipt.digest != asked:
-                        raise MutationIdReused
-                    return Applied(receipt, replayed=True)
-
-                change = operations.apply(mutation.canvas_id, canvas.head, objects, mutation.edits)
-
-                receipt = _receipt(mutation, asked, change.head.revision, canvas.now)
-                grown = growth(canvas.head, change.head)
-                usage = await canvas.save(change, grown, mutation.mutation_id, receipt)
-                self._limits.check(usage, grown)
-        except Contention:
-            raise ConcurrentWrite from None
-        self._feed.changed(account_id, mutation.canvas_id, receipt.revision)
-        return Applied(receipt, replayed=False)
+        return await self._commits.apply(account_id, mutation)
 
     async def page(self, account_id: str, before: Place, limit: int) -> list[Summary]:
         """Up to `limit` canvases, newest change first, from before a place on."""
@@ -117,6 +67,19 @@ class CanvasService:
             raise NotFound("canvas")
         return status
 
+    async def changes(self, account_id: str, canvas_id: str, *, after: int, known_etag: str) -> Log:
+        """Everything that happened after a revision (CV21).
+
+        Raises `NotFound`, and `ChangesExpired` if that is not kept in full.
+        """
+        log = await self._store.log(account_id, canvas_id, after)
+        if log is None:
+            raise NotFound("canvas")
+        created_anew = known_etag and known_etag != etag(after, log.incarnation)
+        if created_anew or after > log.revision or len(log.changes) != log.revision - after:
+            raise ChangesExpired
+        return log
+
     async def some_nodes(
         self, account_id: str, canvas_id: str, node_ids: list[str]
     ) -> tuple[int, list[str]]:
@@ -126,11 +89,68 @@ class CanvasService:
             raise NotFound("canvas")
         return found
 
+    async def acquire_lease(
+        self, account_id: str, canvas_id: str, node_id: str, session_id: str
+    ) -> Held:
+        """Leases a node's text to a session (CV18).
 
-def _receipt(mutation: Mutation, asked: bytes, revision: int, now: datetime) -> Receipt:
-    result = {
-        "mutationId": mutation.mutation_id,
-        "revision": revision,
-        "appliedAt": rfc3339(now),
-    }
-    return Receipt(digest=asked, revision=revision, result=dumps(result).encode())
+        Raises `EditLeaseConflict` if another session has it, and `ObjectMissing`.
+        """
+        check_session(session_id)
+        check_id("node", node_id)
+        try:
+            # Locked: a node that is being removed must not be leased.
+            async with self._store.locked(account_id, canvas_id) as canvas:
+                held = await canvas.hold(node_id, session_id, secrets.token_urlsafe(16))
+                other = None if held else await canvas.lease(node_id)
+        except Contention:
+            raise ConcurrentWrite from None
+        if held is not None:
+            return held
+        if other is None:
+            raise ObjectMissing("node", node_id)
+        raise EditLeaseConflict(node_id, "another session has it", holder_of(other.lease))
+
+    async def renew_lease(
+        self, account_id: str, canvas_id: str, node_id: str, session_id: str, token: str
+    ) -> Held:
+        """Extends a lease. Raises `EditLeaseConflict` if it is over or another's."""
+        async with self._store.opened(account_id, canvas_id) as canvas:
+            held = await canvas.renew(node_id, session_id, token)
+            other = None if held else await canvas.lease(node_id)
+        if held is not None:
+            return held
+        holder = holder_of(other.lease) if other is not None and other.is_live else None
+        raise EditLeaseConflict(node_id, "the lease is over or another's", holder)
+
+    async def release_lease(
+        self, account_id: str, canvas_id: str, node_id: str, session_id: str, token: str
+    ) -> datetime:
+        """Ends a lease, if it is the session's; the time by the database."""
+        return await self._store.release_lease(account_id, canvas_id, node_id, session_id, token)
+
+    async def admit_agent(self, account_id: str, canvas_id: str, task_id: str) -> Agent:
+        """Takes a canvas for a run (CV23). Raises `AgentBusy` and `ObjectMissing`."""
+        check_canvas_id(canvas_id)
+        check_task(task_id)
+        agent = await self._store.admit_agent(account_id, canvas_id, task_id)
+        return _own(agent, canvas_id, task_id)
+
+    async def set_agent_state(
+        self, account_id: str, canvas_id: str, task_id: str, state: str
+    ) -> Agent:
+        """Says where a run is. Raises `AgentBusy` and `ObjectMissing`."""
+        agent = await self._store.set_agent_state(account_id, canvas_id, task_id, state)
+        return _own(agent, canvas_id, task_id)
+
+    async def release_agent(self, account_id: str, canvas_id: str, task_id: str) -> None:
+        """Gives a canvas back, if the run has it."""
+        await self._store.release_agent(account_id, canvas_id, task_id)
+
+
+def _own(agent: Agent | None, canvas_id: str, task_id: str) -> Agent:
+    if agent is None:
+        raise ObjectMissing("canvas", canvas_id)
+    if agent.task_id != task_id:
+        raise AgentBusy(agent.task_id, agent.state, agent.since)
+    return agent

@@ -27,6 +27,17 @@ class Settings(ServerSettings, frozen=True, kw_only=True):
         int, setting("At most so many bytes of canvases an account.", example="268435456", ge=1)
     ] = 256 * 1024 * 1024
 
+    receipt_days: Annotated[
+        int,
+        setting("How long a request may be repeated and is answered.", example="30", ge=30),
+    ] = 30
+    change_hours: Annotated[
+        int, setting("How long changes can be asked for.", example="24", ge=24)
+    ] = 24
+    sweep_seconds: Annotated[
+        float, setting("How often what is older is forgotten.", example="60", gt=0)
+    ] = 60
+
     def limits(self) -> Limits:
         """The limits of an account."""
         return Limits(

@@ -1,29 +1,30 @@
-"""Remembers canvases and receipts: one row an object, three statements an edit."""
+"""Remembers canvases: one row an object, two statements an edit."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from json import loads
 
 import asyncpg
 
 from servicekit.postgres import Connection, Database
+from servicekit.strictjson import dumps
+from services.canvas.batch import Found, Outcome, Version
 from services.canvas.domain.canonical import canonical
-from services.canvas.domain.edits import Object, Touched, ends_of
-from services.canvas.domain.limits import Usage
-from services.canvas.domain.operations import Change, Head, Objects, Stored
+from services.canvas.domain.edits import Touched, ends_of
+from services.canvas.domain.leases import LEASE, Lease
+from services.canvas.domain.limits import Limits, growth
+from services.canvas.domain.media import Known
+from services.canvas.domain.mutation import Receipt
+from services.canvas.domain.operations import Canvas, Head, Stored
+
+MAX_CHANGES = 1_000
+MAX_CHANGES_BYTES = 4 * 1024 * 1024
 
 # The row alone: rows read in a statement that waited for the lock could be older than the lock.
 LOCK_CANVAS = """
-SELECT key,
-       revision,
-       fields,
-       node_count,
-       next_order,
-       size_bytes,
-       content_hash,
-       clock_timestamp() AS now
+SELECT key
   FROM canvas.canvas
  WHERE account_id = $1
    AND canvas_id = $2
@@ -33,38 +34,72 @@ SELECT key,
 # Where there is no row to lock, requests for one canvas take turns on this.
 LOCK_ABSENT_CANVAS = "SELECT pg_advisory_xact_lock(hashtextextended($1 || '/' || $2, 0))"
 
+# One statement, one snapshot: the objects are those of the head's revision.
 GATHER = """
-SELECT 'receipt' AS what, mutation_id AS id, revision AS place, 0::bigint AS hash,
-       NULL AS body, digest, result
+WITH head AS MATERIALIZED (
+    SELECT *
+      FROM canvas.canvas
+     WHERE account_id = $1
+       AND canvas_id = $2
+)
+SELECT 'now' AS what, '' AS id, 0::bigint AS place, 0::bigint AS hash, NULL AS body,
+       NULL::bytea AS digest, NULL::bytea AS result, NULL AS token, clock_timestamp() AS at,
+       NULL::bigint AS key, NULL::integer AS node_count, NULL::bigint AS next_order,
+       NULL::bigint AS size_bytes, NULL::bigint AS lease_version
+UNION ALL
+SELECT 'head', '', revision, content_hash, fields, NULL, NULL, NULL, NULL,
+       key, node_count, next_order, size_bytes, lease_version
+  FROM head
+UNION ALL
+SELECT 'receipt', mutation_id, revision, 0, NULL, digest, result, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL
   FROM canvas.receipt
  WHERE account_id = $1
    AND canvas_id = $2
-   AND mutation_id = $3
+   AND mutation_id = ANY($3::text[])
 UNION ALL
-SELECT 'node', id, place, hash, body, NULL, NULL
+SELECT 'node', id, place, hash, body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM canvas.node
- WHERE canvas_key = $4
+ WHERE canvas_key = (SELECT key FROM head)
+   AND id = ANY($4::text[])
+UNION ALL
+SELECT 'end', id, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+  FROM canvas.node
+ WHERE canvas_key = (SELECT key FROM head)
    AND id = ANY($5::text[])
 UNION ALL
-SELECT 'end', id, 0, 0, NULL, NULL, NULL
-  FROM canvas.node
- WHERE canvas_key = $4
+SELECT 'connection', id, place, hash, body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+  FROM canvas.connection
+ WHERE canvas_key = (SELECT key FROM head)
    AND id = ANY($6::text[])
 UNION ALL
-SELECT 'connection', id, place, hash, body, NULL, NULL
+SELECT 'connection', id, place, hash, body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM canvas.connection
- WHERE canvas_key = $4
-   AND id = ANY($7::text[])
+ WHERE canvas_key = (SELECT key FROM head)
+   AND from_node = ANY($7::text[])
 UNION ALL
-SELECT 'connection', id, place, hash, body, NULL, NULL
+SELECT 'connection', id, place, hash, body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM canvas.connection
- WHERE canvas_key = $4
-   AND from_node = ANY($8::text[])
+ WHERE canvas_key = (SELECT key FROM head)
+   AND to_node = ANY($7::text[])
 UNION ALL
-SELECT 'connection', id, place, hash, body, NULL, NULL
-  FROM canvas.connection
- WHERE canvas_key = $4
-   AND to_node = ANY($8::text[])
+SELECT 'lease', node_id, 0, 0, session_id, NULL, NULL, token, expires_at,
+       NULL, NULL, NULL, NULL, NULL
+  FROM canvas.lease
+ WHERE canvas_key = (SELECT key FROM head)
+   AND node_id = ANY($8::text[])
+"""
+
+READ_MEDIA = """
+SELECT 'resource' AS what, resource_id AS id, NULL AS resource_id
+  FROM canvas.resource
+ WHERE resource_id = ANY($2::text[])
+   AND account_id = $1
+UNION ALL
+SELECT 'asset', asset_id, resource_id
+  FROM canvas.asset
+ WHERE account_id = $1
+   AND asset_id = ANY($3::text[])
 """
 
 INSERT_CANVAS = """
@@ -77,58 +112,87 @@ INSERT INTO canvas.canvas
        (account_id, canvas_id, revision, fields, title, node_count, next_order,
         size_bytes, content_hash, created_at, updated_at)
 VALUES ($1, $2, 1, '{}', '', 0, 0, 0, 0, $3, $3)
+    ON CONFLICT (account_id, canvas_id) DO NOTHING
 RETURNING key
 """
 
-SAVE_CHANGE = """
-WITH head AS (
-    UPDATE canvas.canvas
-       SET revision     = $4,
-           fields       = $5,
-           title        = $6,
-           node_count   = $7,
-           next_order   = $8,
-           size_bytes   = $9,
-           content_hash = $10,
-           updated_at   = $11
+# All or nothing in one statement, only on the canvas that was read: at its revision, with no lease
+# given since, and only if the account's limits allow what grows.
+SAVE = """
+WITH current AS MATERIALIZED (
+    SELECT key
+      FROM canvas.canvas
      WHERE key = $1
+       AND revision = $2
+       AND lease_version = $3
+       FOR UPDATE
+), allowed AS (
+    UPDATE canvas.usage
+       SET canvases   = canvases + $4,
+           json_bytes = json_bytes + $5
+     WHERE account_id = $6
+       AND EXISTS (SELECT FROM current)
+       AND ($4 <= 0 OR canvases + $4 <= $7)
+       AND ($5 <= 0 OR json_bytes + $5 <= $8)
+    RETURNING account_id
+), head AS (
+    UPDATE canvas.canvas
+       SET revision     = $9,
+           fields       = $10,
+           title        = $11,
+           node_count   = $12,
+           next_order   = $13,
+           size_bytes   = $14,
+           content_hash = $15,
+           updated_at   = $16
+     WHERE key = (SELECT key FROM current)
+       AND EXISTS (SELECT FROM allowed)
+    RETURNING key
 ), nodes_gone AS (
     DELETE FROM canvas.node
-     WHERE canvas_key = $1
-       AND id = ANY($12::text[])
+     WHERE canvas_key = (SELECT key FROM head)
+       AND id = ANY($17::text[])
+), leases_gone AS (
+    DELETE FROM canvas.lease
+     WHERE canvas_key = (SELECT key FROM head)
+       AND node_id = ANY($17::text[])
 ), nodes_written AS (
     INSERT INTO canvas.node (canvas_key, id, place, hash, body)
-    SELECT $1, id, place, hash, body
-      FROM unnest($13::text[], $14::bigint[], $15::bigint[], $16::text[])
-           AS written (id, place, hash, body)
+    SELECT key, id, place, written.hash, body
+      FROM head, unnest($18::text[], $19::bigint[], $20::bigint[], $21::text[])
+                 AS written (id, place, hash, body)
         ON CONFLICT (canvas_key, id)
         DO UPDATE SET hash = excluded.hash, body = excluded.body, place = excluded.place
 ), connections_gone AS (
     DELETE FROM canvas.connection
-     WHERE canvas_key = $1
-       AND id = ANY($17::text[])
+     WHERE canvas_key = (SELECT key FROM head)
+       AND id = ANY($22::text[])
 ), connections_written AS (
     INSERT INTO canvas.connection (canvas_key, id, place, hash, from_node, to_node, body)
-    SELECT $1, id, place, hash, from_node, to_node, body
-      FROM unnest($18::text[], $19::bigint[], $20::bigint[], $21::text[], $22::text[],
-                  $23::text[])
-           AS written (id, place, hash, from_node, to_node, body)
+    SELECT key, id, place, written.hash, from_node, to_node, body
+      FROM head, unnest($23::text[], $24::bigint[], $25::bigint[], $26::text[], $27::text[],
+                        $28::text[])
+                 AS written (id, place, hash, from_node, to_node, body)
         ON CONFLICT (canvas_key, id)
         DO UPDATE SET hash      = excluded.hash,
                       body      = excluded.body,
                       place     = excluded.place,
                       from_node = excluded.from_node,
                       to_node   = excluded.to_node
-), receipt AS (
+), receipts AS (
     INSERT INTO canvas.receipt
            (account_id, canvas_id, mutation_id, digest, revision, result, created_at)
-    VALUES ($2, $3, $24, $25, $4, $26, $11)
+    SELECT $6, $29, mutation_id, digest, revision, result, $16
+      FROM head, unnest($30::text[], $31::bytea[], $32::bigint[], $33::bytea[])
+                 AS done (mutation_id, digest, revision, result)
+), changes AS (
+    INSERT INTO canvas.change (canvas_key, revision, mutation_id, operations, at)
+    SELECT key, done.revision, mutation_id, operations, $16
+      FROM head, unnest($32::bigint[], $30::text[], $34::text[])
+                 AS done (revision, mutation_id, operations)
 )
-UPDATE canvas.usage
-   SET canvases   = canvases + $27,
-       json_bytes = json_bytes + $28
- WHERE account_id = $2
-RETURNING canvases, assets, json_bytes
+SELECT EXISTS (SELECT FROM current) AS is_current,
+       EXISTS (SELECT FROM allowed) AS is_allowed
 """
 
 DELETE_CANVAS = """
@@ -164,35 +228,157 @@ SELECT {_SUMMARY_COLUMNS}
  LIMIT $4
 """
 
+# One statement, one snapshot. The content is left out where its etag is the known one.
 READ_CANVAS = f"""
 SELECT {_SUMMARY_COLUMNS},
-       fields
+       fields,
+       CASE WHEN revision || '-' || key <> $3 THEN
+            ARRAY(SELECT body FROM canvas.node WHERE canvas_key = key ORDER BY place)
+       END AS nodes,
+       CASE WHEN revision || '-' || key <> $3 THEN
+            ARRAY(SELECT body FROM canvas.connection WHERE canvas_key = key ORDER BY place)
+       END AS connections
   FROM canvas.canvas
  WHERE account_id = $1
    AND canvas_id = $2
-"""
-
-READ_NODES = """
-SELECT body
-  FROM canvas.node
- WHERE canvas_key = $1
- ORDER BY place
-"""
-
-READ_CONNECTIONS = """
-SELECT body
-  FROM canvas.connection
- WHERE canvas_key = $1
- ORDER BY place
 """
 
 READ_SYNC_STATUS = """
-SELECT revision,
-       content_hash,
-       clock_timestamp() AS now
+SELECT canvas.revision,
+       canvas.content_hash,
+       clock_timestamp() AS now,
+       agent.task_id,
+       agent.state,
+       agent.since,
+       lease.node_id,
+       lease.session_id,
+       lease.expires_at
+  FROM canvas.canvas AS canvas
+  LEFT JOIN canvas.agent AS agent ON agent.canvas_key = canvas.key
+  LEFT JOIN canvas.lease AS lease ON lease.canvas_key = canvas.key
+                                 AND lease.expires_at > clock_timestamp()
+ WHERE canvas.account_id = $1
+   AND canvas.canvas_id = $2
+"""
+
+# At most $4 changes and $5 bytes of them.
+LIST_CHANGES = """
+SELECT canvas.key,
+       canvas.revision AS head,
+       canvas.content_hash,
+       change.revision,
+       change.mutation_id,
+       change.operations,
+       change.at
+  FROM canvas.canvas AS canvas
+  LEFT JOIN LATERAL (
+       SELECT *,
+              sum(octet_length(operations)) OVER (ORDER BY revision) AS bytes_so_far
+         FROM canvas.change
+        WHERE canvas_key = canvas.key
+          AND revision > $3
+        ORDER BY revision
+        LIMIT $4
+       ) AS change ON change.bytes_so_far <= $5
+ WHERE canvas.account_id = $1
+   AND canvas.canvas_id = $2
+ ORDER BY change.revision
+"""
+
+HOLD_LEASE = """
+WITH head AS (
+    UPDATE canvas.canvas
+       SET lease_version = lease_version + 1
+     WHERE account_id = $1
+       AND canvas_id = $2
+    RETURNING key, clock_timestamp() AS now
+)
+INSERT INTO canvas.lease AS lease (canvas_key, node_id, session_id, token, expires_at)
+SELECT key, $3, $4, $5, now + $6::interval
+  FROM head
+ WHERE EXISTS (SELECT FROM canvas.node WHERE canvas_key = (SELECT key FROM head) AND id = $3)
+    ON CONFLICT (canvas_key, node_id)
+    DO UPDATE SET session_id = excluded.session_id,
+                  token      = CASE WHEN lease.session_id = $4
+                                     AND lease.expires_at > (SELECT now FROM head)
+                                    THEN lease.token
+                                    ELSE excluded.token END,
+                  expires_at = excluded.expires_at
+            WHERE lease.session_id = $4
+               OR lease.expires_at <= (SELECT now FROM head)
+RETURNING token, expires_at, (SELECT now FROM head) AS now
+"""
+
+RENEW_LEASE = """
+UPDATE canvas.lease
+   SET expires_at = clock_timestamp() + $6::interval
+ WHERE canvas_key = (SELECT key FROM canvas.canvas WHERE account_id = $1 AND canvas_id = $2)
+   AND node_id = $3
+   AND session_id = $4
+   AND token = $5
+   AND expires_at > clock_timestamp()
+RETURNING token, expires_at, clock_timestamp() AS now
+"""
+
+READ_LEASE = """
+SELECT session_id, token, expires_at, clock_timestamp() AS now
+  FROM canvas.lease
+ WHERE canvas_key = (SELECT key FROM canvas.canvas WHERE account_id = $1 AND canvas_id = $2)
+   AND node_id = $3
+"""
+
+RELEASE_LEASE = """
+WITH released AS (
+    DELETE FROM canvas.lease
+     WHERE canvas_key = (SELECT key FROM canvas.canvas WHERE account_id = $1 AND canvas_id = $2)
+       AND node_id = $3
+       AND session_id = $4
+       AND token = $5
+)
+SELECT clock_timestamp() AS now
+"""
+
+ADMIT_AGENT = """
+INSERT INTO canvas.agent AS agent (canvas_key, task_id, state, since)
+SELECT key, $3, 'queued', clock_timestamp()
   FROM canvas.canvas
  WHERE account_id = $1
    AND canvas_id = $2
+    ON CONFLICT (canvas_key)
+    DO UPDATE SET task_id = agent.task_id
+RETURNING task_id, state, since
+"""
+
+SET_AGENT_STATE = """
+UPDATE canvas.agent
+   SET state = CASE WHEN task_id = $3 THEN $4 ELSE state END,
+       since = CASE WHEN task_id = $3 AND state <> $4 THEN clock_timestamp() ELSE since END
+ WHERE canvas_key = (SELECT key FROM canvas.canvas WHERE account_id = $1 AND canvas_id = $2)
+RETURNING task_id, state, since
+"""
+
+RELEASE_AGENT = """
+DELETE FROM canvas.agent
+ WHERE canvas_key = (SELECT key FROM canvas.canvas WHERE account_id = $1 AND canvas_id = $2)
+   AND task_id = $3
+"""
+
+PRUNE_RECEIPTS = """
+DELETE FROM canvas.receipt
+ WHERE ctid = ANY(ARRAY(
+       SELECT ctid
+         FROM canvas.receipt
+        WHERE created_at < clock_timestamp() - $1::interval
+        LIMIT $2))
+"""
+
+PRUNE_CHANGES = """
+DELETE FROM canvas.change
+ WHERE ctid = ANY(ARRAY(
+       SELECT ctid
+         FROM canvas.change
+        WHERE at < clock_timestamp() - $1::interval
+        LIMIT $2))
 """
 
 READ_SOME_NODES = """
@@ -208,13 +394,9 @@ SELECT canvas.revision,
 """
 
 
-@dataclass(frozen=True)
-class Receipt:
-    """What was answered to a committed request."""
-
-    digest: bytes
-    revision: int
-    result: bytes
+def etag(revision: int, incarnation: int) -> str:
+    """Tells revisions apart, and canvases of the same id."""
+    return f"{revision}-{incarnation}"
 
 
 @dataclass(frozen=True)
@@ -233,7 +415,7 @@ class Summary:
     @property
     def etag(self) -> str:
         """Equal for equal content (CV15)."""
-        return f"{self.revision}-{self.incarnation}"
+        return etag(self.revision, self.incarnation)
 
 
 @dataclass(frozen=True)
@@ -247,75 +429,131 @@ class Whole:
 
 
 @dataclass(frozen=True)
+class Held:
+    """A lease, and the time by the database."""
+
+    lease: Lease
+    now: datetime
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it still holds."""
+        return self.lease.expires_at > self.now
+
+
+@dataclass(frozen=True)
+class Agent:
+    """An agent run that has a canvas."""
+
+    task_id: str
+    state: str
+    since: datetime
+
+
+@dataclass(frozen=True)
 class SyncStatus:
-    """What a session compares with what it has."""
+    """What a session compares with what it has; `leases` are those that hold now."""
 
     revision: int
     content_hash: int
     now: datetime
+    leases: list[Lease]
+    agent: Agent | None
 
 
-class Locked:
-    """One canvas, or the place where none is, that nobody else writes until the block ends."""
+@dataclass(frozen=True)
+class LoggedChange:
+    """What one request did; `operations` is a JSON array."""
+
+    revision: int
+    mutation_id: str
+    operations: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Log:
+    """The changes after a revision that are kept, and where the canvas is."""
+
+    revision: int
+    incarnation: int
+    content_hash: int
+    changes: list[LoggedChange]
+
+    @property
+    def etag(self) -> str:
+        """That of the canvas now."""
+        return etag(self.revision, self.incarnation)
+
+
+class Session:
+    """One canvas, or the place where none is, over one connection to the database."""
 
     def __init__(
-        self,
-        connection: Connection,
-        account_id: str,
-        canvas_id: str,
-        row: asyncpg.Record | None,
-        now: datetime,
+        self, connection: Connection, account_id: str, canvas_id: str, *, is_locked: bool
     ) -> None:
         self._connection = connection
         self._account_id = account_id
         self._canvas_id = canvas_id
-        self._key: int | None = row["key"] if row else None
-        self.head = _head(row) if row else None
-        self.now = now
+        self._is_locked = is_locked
 
-    async def gather(self, mutation_id: str, touched: Touched) -> tuple[Receipt | None, Objects]:
-        """The receipt of the mutation, if it was committed, and the objects that it touches."""
+    async def gather(self, mutation_ids: list[str], touched: Touched) -> Found:
+        """What the mutations touch, all of one revision, and the receipts of those committed."""
         rows = await self._connection.fetch(
             GATHER,
             self._account_id,
             self._canvas_id,
-            mutation_id,
-            self._key,
+            mutation_ids,
             list(touched.nodes),
             list(touched.ends),
             list(touched.connections),
             list(touched.removed_nodes),
+            list(touched.written_nodes),
         )
-        receipt: Receipt | None = None
-        nodes: dict[str, Stored] = {}
-        connections: dict[str, Stored] = {}
-        ends: set[str] = set()
-        for row in rows:
-            match row["what"]:
-                case "receipt":
-                    receipt = Receipt(row["digest"], row["place"], row["result"])
-                case "node":
-                    nodes[row["id"]] = _stored(row)
-                case "connection":
-                    connections[row["id"]] = _stored(row)
-                case "end":
-                    ends.add(row["id"])
-        return receipt, Objects(nodes=nodes, connections=connections, ends=frozenset(ends))
+        return _found(self._canvas_id, rows)
 
-    async def save(self, change: Change, grown: Usage, mutation_id: str, receipt: Receipt) -> Usage:
-        """Writes a change with its receipt, and answers what the account keeps then."""
-        if self._key is None:
-            self._key = await self._connection.fetchval(
-                INSERT_CANVAS, self._account_id, self._canvas_id, self.now
+    async def media(self, resources: Iterable[str], assets: Iterable[str]) -> Known:
+        """Which of some resources and assets the account has."""
+        rows = await self._connection.fetch(
+            READ_MEDIA, self._account_id, list(resources), list(assets)
+        )
+        return Known(
+            resources=frozenset(row["id"] for row in rows if row["what"] == "resource"),
+            assets={row["id"]: row["resource_id"] for row in rows if row["what"] == "asset"},
+        )
+
+    async def save(self, found: Found, outcome: Outcome, limits: Limits) -> bool:
+        """Writes what requests came to, all or nothing, if the canvas is still as it was found.
+
+        Whether it was: else nothing is written. A canvas is only made by one who has the place
+        locked. Raises `StorageExceeded`.
+        """
+        head = outcome.canvas.head
+        assert head is not None
+        version = found.version
+        if version is None:
+            if not self._is_locked:
+                return False
+            key = await self._connection.fetchval(
+                INSERT_CANVAS, self._account_id, self._canvas_id, found.now
             )
-        head = change.head
-        nodes = {key: stored for key, stored in change.nodes.items() if stored is not None}
-        links = {key: stored for key, stored in change.connections.items() if stored is not None}
+            if key is None:
+                return False
+            version = Version(key, revision=1, lease_version=0)
+        grown = growth(found.canvas.head, head)
+        nodes = {key: it for key, it in outcome.written.nodes.items() if it is not None}
+        links = {key: it for key, it in outcome.written.connections.items() if it is not None}
+        done = outcome.done
         row = await self._connection.fetchrow(
-            SAVE_CHANGE,
-            self._key,
+            SAVE,
+            version.key,
+            version.revision,
+            version.lease_version,
+            grown.canvases,
+            grown.json_bytes,
             self._account_id,
-            self._canvas_id,
+            limits.canvases,
+            limits.json_bytes,
             head.revision,
             canonical(head.fields),
             head.fields["title"],
@@ -323,27 +561,54 @@ class Locked:
             head.next_order,
             head.size_bytes,
             _signed(head.content_hash),
-            self.now,
-            list(change.nodes.keys() - nodes.keys()),
+            found.now,
+            list(outcome.written.nodes.keys() - nodes.keys()),
             list(nodes),
             [stored.order for stored in nodes.values()],
             [_signed(stored.hash) for stored in nodes.values()],
             [stored.text for stored in nodes.values()],
-            list(change.connections.keys() - links.keys()),
+            list(outcome.written.connections.keys() - links.keys()),
             list(links),
             [stored.order for stored in links.values()],
             [_signed(stored.hash) for stored in links.values()],
             [ends_of(stored.value)[0] for stored in links.values()],
             [ends_of(stored.value)[1] for stored in links.values()],
             [stored.text for stored in links.values()],
-            mutation_id,
-            receipt.digest,
-            receipt.result,
-            grown.canvases,
-            grown.json_bytes,
+            self._canvas_id,
+            [each.mutation_id for each in done],
+            [each.receipt.digest for each in done],
+            [each.receipt.revision for each in done],
+            [each.receipt.result for each in done],
+            [dumps(each.effective) for each in done],
         )
         assert row is not None
-        return Usage(**row)
+        if row["is_current"] and not row["is_allowed"]:
+            raise limits.exceeded_by(grown)
+        return bool(row["is_current"])
+
+    async def hold(self, node_id: str, session_id: str, token: str) -> Held | None:
+        """Leases a node's text to a session; None if there is no such node, or another has it.
+
+        `token` is what a new lease gets; one that the session has already keeps its own.
+        """
+        row = await self._connection.fetchrow(
+            HOLD_LEASE, self._account_id, self._canvas_id, node_id, session_id, token, LEASE
+        )
+        return _held(node_id, session_id, row) if row else None
+
+    async def renew(self, node_id: str, session_id: str, token: str) -> Held | None:
+        """Extends a lease that holds, None if it is over or another's."""
+        row = await self._connection.fetchrow(
+            RENEW_LEASE, self._account_id, self._canvas_id, node_id, session_id, token, LEASE
+        )
+        return _held(node_id, session_id, row) if row else None
+
+    async def lease(self, node_id: str) -> Held | None:
+        """The lease of a node's text, whether it still holds or not."""
+        row = await self._connection.fetchrow(
+            READ_LEASE, self._account_id, self._canvas_id, node_id
+        )
+        return _held(node_id, row["session_id"], row) if row else None
 
 
 class CanvasStore:
@@ -353,15 +618,19 @@ class CanvasStore:
         self._database = database
 
     @asynccontextmanager
-    async def locked(self, account_id: str, canvas_id: str) -> AsyncIterator[Locked]:
-        """The canvas for writing, in a transaction that is committed at the end of the block."""
+    async def opened(self, account_id: str, canvas_id: str) -> AsyncIterator[Session]:
+        """The canvas as it is; others may change it meanwhile."""
+        async with self._database.connection() as connection:
+            yield Session(connection, account_id, canvas_id, is_locked=False)
+
+    @asynccontextmanager
+    async def locked(self, account_id: str, canvas_id: str) -> AsyncIterator[Session]:
+        """The canvas, or its place, that nobody else changes, in a transaction of the block."""
         async with self._database.transaction() as connection:
-            row = await connection.fetchrow(LOCK_CANVAS, account_id, canvas_id)
-            if row is None:
+            if await connection.fetchval(LOCK_CANVAS, account_id, canvas_id) is None:
                 await connection.execute(LOCK_ABSENT_CANVAS, account_id, canvas_id)
-                row = await connection.fetchrow(LOCK_CANVAS, account_id, canvas_id)
-            now = row["now"] if row else await connection.fetchval("SELECT clock_timestamp()")
-            yield Locked(connection, account_id, canvas_id, row, now)
+                await connection.fetchval(LOCK_CANVAS, account_id, canvas_id)
+            yield Session(connection, account_id, canvas_id, is_locked=True)
 
     async def delete(self, account_id: str, canvas_id: str) -> bool:
         """Deletes a canvas; whether there was one."""
@@ -378,28 +647,81 @@ class CanvasStore:
         self, account_id: str, canvas_id: str, *, known_etag: str
     ) -> Whole | Summary | None:
         """A whole canvas, all of one revision; only its summary if it has the known etag."""
-        async with self._database.transaction(isolation="repeatable_read") as connection:
-            row = await connection.fetchrow(READ_CANVAS, account_id, canvas_id)
-            if row is None:
-                return None
-            summary = _summary(row)
-            if summary.etag == known_etag:
-                return summary
-            nodes = await connection.fetch(READ_NODES, row["key"])
-            connections = await connection.fetch(READ_CONNECTIONS, row["key"])
-        return Whole(
-            summary=summary,
-            fields=row["fields"],
-            nodes=[node["body"] for node in nodes],
-            connections=[link["body"] for link in connections],
-        )
+        row = await self._database.fetchrow(READ_CANVAS, account_id, canvas_id, known_etag)
+        if row is None:
+            return None
+        if row["nodes"] is None:
+            return _summary(row)
+        return Whole(_summary(row), row["fields"], row["nodes"], row["connections"])
 
     async def sync_status(self, account_id: str, canvas_id: str) -> SyncStatus | None:
         """Where a canvas is."""
-        row = await self._database.fetchrow(READ_SYNC_STATUS, account_id, canvas_id)
-        if row is None:
+        rows = await self._database.fetch(READ_SYNC_STATUS, account_id, canvas_id)
+        if not rows:
             return None
-        return SyncStatus(row["revision"], _unsigned(row["content_hash"]), row["now"])
+        first = rows[0]
+        return SyncStatus(
+            revision=first["revision"],
+            content_hash=_unsigned(first["content_hash"]),
+            now=first["now"],
+            leases=[
+                Lease(row["node_id"], row["session_id"], "", row["expires_at"])
+                for row in rows
+                if row["node_id"] is not None
+            ],
+            agent=_agent(first) if first["task_id"] is not None else None,
+        )
+
+    async def log(self, account_id: str, canvas_id: str, after: int) -> Log | None:
+        """The changes after a revision, as many as may be asked for at once."""
+        rows = await self._database.fetch(
+            LIST_CHANGES, account_id, canvas_id, after, MAX_CHANGES, MAX_CHANGES_BYTES
+        )
+        if not rows:
+            return None
+        return Log(
+            revision=rows[0]["head"],
+            incarnation=rows[0]["key"],
+            content_hash=_unsigned(rows[0]["content_hash"]),
+            changes=[
+                LoggedChange(row["revision"], row["mutation_id"], row["operations"], row["at"])
+                for row in rows
+                if row["revision"] is not None
+            ],
+        )
+
+    async def release_lease(
+        self, account_id: str, canvas_id: str, node_id: str, session_id: str, token: str
+    ) -> datetime:
+        """Ends a lease, if it is the session's by that token; the time by the database."""
+        row = await self._database.fetchrow(
+            RELEASE_LEASE, account_id, canvas_id, node_id, session_id, token
+        )
+        assert row is not None
+        now: datetime = row["now"]
+        return now
+
+    async def admit_agent(self, account_id: str, canvas_id: str, task_id: str) -> Agent | None:
+        """Takes a canvas for a run if nobody has it; who has it then, None without a canvas."""
+        row = await self._database.fetchrow(ADMIT_AGENT, account_id, canvas_id, task_id)
+        return _agent(row) if row else None
+
+    async def set_agent_state(
+        self, account_id: str, canvas_id: str, task_id: str, state: str
+    ) -> Agent | None:
+        """Says a state of a run, if it has the canvas; who has it then, None if nobody has."""
+        row = await self._database.fetchrow(SET_AGENT_STATE, account_id, canvas_id, task_id, state)
+        return _agent(row) if row else None
+
+    async def release_agent(self, account_id: str, canvas_id: str, task_id: str) -> None:
+        """Gives a canvas back, if the run has it."""
+        await self._database.execute(RELEASE_AGENT, account_id, canvas_id, task_id)
+
+    async def prune(self, *, receipts: timedelta, changes: timedelta, limit: int) -> int:
+        """Forgets up to `limit` receipts and changes that are older than that; how many."""
+        return await self._database.delete(
+            PRUNE_RECEIPTS, receipts, limit
+        ) + await self._database.delete(PRUNE_CHANGES, changes, limit)
 
     async def some_nodes(
         self, account_id: str, canvas_id: str, node_ids: list[str]
@@ -409,16 +731,53 @@ class CanvasStore:
         return (row["revision"], row["bodies"]) if row else None
 
 
+def _agent(row: asyncpg.Record) -> Agent:
+    return Agent(row["task_id"], row["state"], row["since"])
+
+
+def _found(canvas_id: str, rows: list[asyncpg.Record]) -> Found:
+    receipts: dict[str, Receipt] = {}
+    nodes: dict[str, Stored | None] = {}
+    connections: dict[str, Stored | None] = {}
+    ends: set[str] = set()
+    leases: dict[str, Lease] = {}
+    head: Head | None = None
+    version: Version | None = None
+    # The first row of the statement.
+    now: datetime = rows[0]["at"]
+    for row in rows[1:]:
+        object_id = row["id"]
+        match row["what"]:
+            case "head":
+                head = _head(row)
+                version = Version(row["key"], row["place"], row["lease_version"])
+            case "receipt":
+                receipts[object_id] = Receipt(row["digest"], row["place"], row["result"])
+            case "node":
+                nodes[object_id] = _stored(row)
+            case "connection":
+                connections[object_id] = _stored(row)
+            case "end":
+                ends.add(object_id)
+            case "lease":
+                leases[object_id] = Lease(object_id, row["body"], row["token"], row["at"])
+    canvas = Canvas(canvas_id, head, nodes, connections, frozenset(ends))
+    return Found(receipts, canvas, leases, version, now)
+
+
 def _head(row: asyncpg.Record) -> Head:
-    fields: Object = loads(row["fields"])
     return Head(
-        revision=row["revision"],
-        fields=fields,
+        revision=row["place"],
+        fields=loads(row["body"]),
         node_count=row["node_count"],
         next_order=row["next_order"],
         size_bytes=row["size_bytes"],
-        content_hash=_unsigned(row["content_hash"]),
+        content_hash=_unsigned(row["hash"]),
     )
+
+
+def _held(node_id: str, session_id: str, row: asyncpg.Record) -> Held:
+    return Held(Lease(node_id, session_id, row["token"], row["expires_at"]), row["now"])
 
 
 def _stored(row: asyncpg.Record) -> Stored:

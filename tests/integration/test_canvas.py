@@ -1,7 +1,6 @@
 """The canvas service over gRPC on real PostgreSQL."""
 
 import asyncio
-import json
 from typing import Any
 
 import asyncpg
@@ -11,108 +10,21 @@ from gesso.canvas.v1.canvas_pb2_grpc import CanvasServiceStub
 
 from servicekit.client import Client
 from servicekit.errors import Conflict, Invalid, NotFound, TooMany, Unavailable
-from servicekit.identity import Behalf
 from servicekit.postgres import DatabaseSettings
+from tests.support.canvas import (
+    Window,
+    create_canvas,
+    create_link,
+    create_node,
+    link,
+    node,
+    patch_node,
+    remove_link,
+    remove_node,
+    set_field,
+    update_link,
+)
 from tests.support.services import canvas_service, canvas_settings, new_account
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value).encode()
-
-
-def node(node_id: str, **metadata: Any) -> dict[str, Any]:
-    return {
-        "id": node_id,
-        "type": "text",
-        "title": "A node",
-        "position": {"x": 120.5, "y": -80},
-        "metadata": metadata,
-    }
-
-
-def link(link_id: str, start: str, end: str) -> dict[str, Any]:
-    return {"id": link_id, "fromNodeId": start, "toNodeId": end}
-
-
-def create_canvas(**canvas: Any) -> pb.Operation:
-    return pb.Operation(
-        create_canvas=pb.CreateCanvas(canvas=_json({"title": "A canvas", **canvas}))
-    )
-
-
-def create_node(value: Any) -> pb.Operation:
-    return pb.Operation(create_node=pb.CreateNode(node=_json(value)))
-
-
-def patch_node(node_id: str, patch: dict[str, Any], before: dict[str, Any]) -> pb.Operation:
-    return pb.Operation(
-        patch_node=pb.PatchNode(
-            id=node_id,
-            patch={path: _json(value) for path, value in patch.items()},
-            before={path: _json(value) for path, value in before.items()},
-        )
-    )
-
-
-def remove_node(value: dict[str, Any]) -> pb.Operation:
-    return pb.Operation(remove_node=pb.RemoveNode(id=value["id"], expected=_json(value)))
-
-
-def create_link(value: Any) -> pb.Operation:
-    return pb.Operation(create_connection=pb.CreateConnection(connection=_json(value)))
-
-
-def update_link(value: Any, expected: Any) -> pb.Operation:
-    return pb.Operation(
-        update_connection=pb.UpdateConnection(
-            id=value["id"], expected=_json(expected), connection=_json(value)
-        )
-    )
-
-
-def remove_link(value: Any) -> pb.Operation:
-    return pb.Operation(
-        remove_connection=pb.RemoveConnection(id=value["id"], expected=_json(value))
-    )
-
-
-def set_field(field: str, value: Any, before: Any) -> pb.Operation:
-    return pb.Operation(
-        set_field=pb.SetField(field=field, value=_json(value), before_value=_json(before))
-    )
-
-
-class Window:
-    """One account's view of one canvas."""
-
-    def __init__(self, client: Client, behalf: Behalf, canvas_id: str = "c") -> None:
-        self.client = client
-        self.behalf = behalf
-        self.canvas_id = canvas_id
-        self.stub = CanvasServiceStub(client.channel)
-
-    async def apply(
-        self, *operations: pb.Operation, mutation_id: str | None = None, base: int = 0
-    ) -> pb.ApplyOperationsResponse:
-        request = pb.ApplyOperationsRequest(
-            canvas_id=self.canvas_id,
-            mutation_id=mutation_id or f"m{id(operations)}-{asyncio.get_running_loop().time()}",
-            base_revision=base,
-            operations=operations,
-        )
-        return await self.client.call(self.stub.ApplyOperations, request, self.behalf)
-
-    async def read(self) -> dict[str, Any]:
-        response = await self.client.call(
-            self.stub.GetCanvas, pb.GetCanvasRequest(canvas_id=self.canvas_id), self.behalf
-        )
-        return {
-            **json.loads(response.fields),
-            "revision": response.canvas.revision,
-            "hash": response.canvas.content_hash,
-            "nodes": json.loads(response.nodes),
-            "connections": json.loads(response.connections),
-        }
 
 
 @pytest.fixture
@@ -204,9 +116,7 @@ async def test_a_receipt_outlives_its_canvas_and_revives_nothing(canvas: Client)
     """CV11"""
     window = Window(canvas, new_account())
     first = await window.apply(create_canvas(), mutation_id="make")
-    await canvas.call(
-        window.stub.DeleteCanvas, pb.DeleteCanvasRequest(canvas_id="c"), window.behalf
-    )
+    await window.delete()
 
     again = await window.apply(create_canvas(), mutation_id="make")
 
@@ -253,9 +163,11 @@ async def test_someone_elses_canvas_is_none(window: Window, canvas: Client) -> N
         await stranger.apply(create_node(node("a")))
     assert caught.value.machine_word == "canvas_object_missing"
     with pytest.raises(NotFound):
-        await canvas.call(
-            stranger.stub.GetSyncStatus, pb.GetSyncStatusRequest(canvas_id="c"), stranger.behalf
-        )
+        await stranger.status()
+    with pytest.raises(NotFound):
+        await stranger.changes(0)
+    with pytest.raises(Conflict):
+        await stranger.acquire("a", "s")
     await stranger.apply(create_canvas(title="Mine"))
     assert (await window.read())["title"] == "A canvas"
 
@@ -286,7 +198,7 @@ async def test_removing_a_node_takes_its_connections_along(window: Window) -> No
     ],
 )
 async def test_what_is_gone_is_never_created_by_an_edit(
-    window: Window, operation: pb.Operation, object_type: str
+    window: Window, operation: dict[str, Any], object_type: str
 ) -> None:
     """CV8"""
     await window.apply(create_node(node("a")))
@@ -381,9 +293,7 @@ async def test_usage_grows_and_shrinks_with_what_is_kept(
             await windows[2].apply(create_canvas())
         with pytest.raises(TooMany) as size:
             await windows[0].apply(create_node(node("n", text="x" * 400)))
-        await canvas.call(
-            windows[0].stub.DeleteCanvas, pb.DeleteCanvasRequest(canvas_id="a"), behalf
-        )
+        await windows[0].delete()
         await windows[2].apply(create_canvas())
 
     words = {canvases.value.machine_word, size.value.machine_word}

@@ -279,6 +279,98 @@ async def test_a_known_canvas_is_not_sent_again(anna: httpx.AsyncClient) -> None
     assert (other.status_code, other.json()["timeline"]) == (200, 1)
 
 
+async def test_who_has_a_revision_gets_what_happened_since(anna: httpx.AsyncClient) -> None:
+    """CV21"""
+    await anna.patch(f"{path()}/operations", json=create())
+    old = await anna.get(path())
+    node = {"type": "create_node", "node": {"id": "a", "type": "text"}}
+    await anna.patch(f"{path()}/operations", json=change(node, mutation_id="m"))
+
+    since = await anna.get(f"{path()}/changes", params={"after": 1})
+    now = await anna.get(path())
+    beyond = await anna.get(f"{path()}/changes", params={"after": 9})
+    odd = await anna.get(f"{path()}/changes", params={"after": -1})
+    await anna.delete(path())
+    gone = await anna.get(f"{path()}/changes", params={"after": 1})
+    again = create()
+    again["mutationId"] = "again"
+    await anna.patch(f"{path()}/operations", json=again)
+    anew = await anna.get(
+        f"{path()}/changes", params={"after": 1}, headers={"If-None-Match": old.headers["etag"]}
+    )
+
+    assert since.headers["etag"] == now.headers["etag"]
+    (entry,) = since.json()["changes"]
+    assert entry.pop("at").endswith("Z")
+    assert entry == {"revision": 2, "mutationId": "m", "operations": [node]}
+    assert (since.json()["revision"], since.json()["contentHash"]) == (
+        2,
+        now.json()["contentHash"],
+    )
+    assert_problem(beyond, 410, "changes_expired")
+    assert_problem(odd, 422, "invalid_argument")
+    assert_problem(gone, 404, "not_found")
+    assert_problem(anew, 410, "changes_expired")
+
+
+async def test_a_lease_goes_through_its_life(anna: httpx.AsyncClient) -> None:
+    """CV18"""
+    await anna.patch(
+        f"{path()}/operations",
+        json=create(nodes=[{"id": "a", "type": "text", "metadata": {"prompt": "x"}}]),
+    )
+
+    async def lease(action: str, session: str, **more: Any) -> httpx.Response:
+        body = {"action": action, "nodeId": "a", "sessionId": session, **more}
+        return await anna.post(f"{path()}/edit-lease", json=body)
+
+    held = await lease("acquire", "desk")
+    other = await lease("acquire", "couch")
+    token = held.json()["token"]
+    renewed = await lease("renew", "desk", token=token)
+    status = (await anna.get(f"{path()}/sync-status")).json()
+    write = {
+        "type": "patch_node",
+        "id": "a",
+        "patch": {"metadata.prompt": "y"},
+        "before": {"metadata.prompt": "x"},
+    }
+    refused = await anna.patch(f"{path()}/operations", json=change(write))
+    proof = {"nodeId": "a", "sessionId": "desk", "token": token}
+    written = await anna.patch(
+        f"{path()}/operations", json={**change(write), "editProofs": [proof]}
+    )
+    released = [await lease("release", "desk", token=token) for _ in range(2)]
+    missing = await anna.post(
+        f"{path()}/edit-lease", json={"action": "acquire", "nodeId": "b", "sessionId": "s"}
+    )
+    tokenless = await lease("renew", "desk")
+    odd = await lease("steal", "desk")
+
+    assert held.json().keys() == {"token", "expiresAt", "serverTime"}
+    conflict = assert_problem(other, 409, "canvas_edit_lease_conflict")
+    assert conflict["holder"] == {"sessionId": "desk", "expiresAt": held.json()["expiresAt"]}
+    assert renewed.json()["token"] == token
+    assert [(it["nodeId"], it["sessionId"]) for it in status["leases"]] == [("a", "desk")]
+    assert status["agent"] is None
+    assert_problem(refused, 409, "canvas_edit_lease_conflict")
+    assert written.status_code == 200
+    assert [answer.status_code for answer in released] == [200, 200]
+    assert_problem(missing, 409, "canvas_object_missing")
+    assert_problem(tokenless, 422, "invalid_argument")
+    assert_problem(odd, 422, "invalid_argument")
+
+
+async def test_media_that_are_missing_are_listed(anna: httpx.AsyncClient) -> None:
+    """CV20"""
+    node = {"id": "a", "type": "image", "metadata": {"storageKey": "resource:rs_gone"}}
+
+    answer = await anna.patch(f"{path()}/operations", json=create(nodes=[node]))
+
+    problem = assert_problem(answer, 400, "canvas_media_assets_pending")
+    assert problem["missing"] == [{"nodeId": "a", "path": "metadata", "resourceId": "rs_gone"}]
+
+
 async def test_a_large_canvas_travels_compressed(anna: httpx.AsyncClient) -> None:
     nodes = [
         {"id": f"n{i}", "type": "text", "metadata": {"content": "x" * 500}} for i in range(300)

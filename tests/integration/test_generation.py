@@ -10,6 +10,7 @@ from gesso.generation.v1 import generation_pb2 as pb
 from servicekit.errors import Conflict, FailedPrecondition, Invalid, NotFound, TooMany
 from tests.support.canvases import placeholder
 from tests.support.generation import CREDIT, IMAGE_MICROS, Hand, House, Person, house
+from tests.support.media import register
 
 OK, FENCED = pb.LEASE_OUTCOME_OK, pb.LEASE_OUTCOME_FENCED
 
@@ -26,6 +27,7 @@ async def person(home: House) -> Person:
     """An account with a hundred credits."""
     person = home.person()
     await person.grant(100)
+    await register(home.database_url, person.account_id)
     return person
 
 

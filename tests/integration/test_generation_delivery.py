@@ -40,6 +40,7 @@ from services.generation.wakeups import Wakeups
 from services.generation.wallet_store import WalletStore
 from tests.support.canvases import Board, placeholder
 from tests.support.generation import generation_service, generation_settings, house
+from tests.support.media import register
 from tests.support.services import canvas_service, canvas_settings, new_account
 
 OUTPUT = Output("rs_1", "as_1", "image/png", 200, 100)
@@ -127,6 +128,7 @@ async def stepping(url: str, objects_url: str) -> AsyncIterator[Steps]:
     ):
         board = Board(canvas, behalf, "cv_1")
         await board.create(placeholder("n1"))
+        await register(url, behalf.account_id)
         store, wallet = QueueStore(database), WalletStore(database)
         await wallet.grant(Grant(behalf.account_id, 100_000_000, secrets.token_hex(8)))
         service = GenerationService(

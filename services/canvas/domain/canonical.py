@@ -32,6 +32,11 @@ def object_hash(kind: str, object_id: str, text: str) -> int:
     return int.from_bytes(hashed[:8])
 
 
+def hex_of(content_hash: int) -> str:
+    """A content hash as it is told: 16 hex digits."""
+    return f"{content_hash:016x}"
+
+
 def _write(value: Any, parts: list[str]) -> None:
     match value:
         case None:

@@ -1,7 +1,8 @@
 """The eight operations as values: well-formed once made, and what they touch."""
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from services.canvas.domain.failures import InvalidOperation
@@ -63,6 +64,11 @@ class CreateCanvas:
         canvas = {**self.fields, "nodes": self.nodes, "connections": self.connections}
         return {"type": "create_canvas", "canvas": canvas}
 
+    def effect(self) -> Object:
+        """What it does, without what it was compared with."""
+        fields = {name: kept_field(name, value) for name, value in self.fields.items()}
+        return replace(self, fields=fields).payload()
+
 
 @dataclass(frozen=True)
 class CreateNode:
@@ -76,6 +82,10 @@ class CreateNode:
     def payload(self) -> Object:
         """The operation as JSON."""
         return {"type": "create_node", "node": self.node}
+
+    def effect(self) -> Object:
+        """What it does, without what it was compared with."""
+        return self.payload()
 
 
 @dataclass(frozen=True)
@@ -111,6 +121,10 @@ class PatchNode:
             "before": self.before,
         }
 
+    def effect(self) -> Object:
+        """What it does, without what it was compared with."""
+        return {"type": "patch_node", "id": self.node_id, "patch": self.patch}
+
 
 @dataclass(frozen=True)
 class RemoveNode:
@@ -127,6 +141,10 @@ class RemoveNode:
         """The operation as JSON."""
         return {"type": "remove_node", "id": self.node_id, "expected": self.expected}
 
+    def effect(self) -> Object:
+        """What it does, without what it was compared with."""
+        return {"type": "remove_node", "id": self.node_id}
+
 
 @dataclass(frozen=True)
 class CreateConnection:
@@ -140,6 +158,10 @@ class CreateConnection:
     def payload(self) -> Object:
         """The operation as JSON."""
         return {"type": "create_connection", "connection": self.connection}
+
+    def effect(self) -> Object:
+        """What it does, without what it was compared with."""
+        return self.payload()
 
 
 @dataclass(frozen=True)
@@ -166,6 +188,14 @@ class UpdateConnection:
             "connection": self.connection,
         }
 
+    def effect(self) -> Object:
+        """What it does, without what it was compared with."""
+        return {
+            "type": "update_connection",
+            "id": self.connection_id,
+            "connection": self.connection,
+        }
+
 
 @dataclass(frozen=True)
 class RemoveConnection:
@@ -186,6 +216,10 @@ class RemoveConnection:
             "expected": self.expected,
         }
 
+    def effect(self) -> Object:
+        """What it does, without what it was compared with."""
+        return {"type": "remove_connection", "id": self.connection_id}
+
 
 @dataclass(frozen=True)
 class SetField:
@@ -205,6 +239,14 @@ class SetField:
             "field": self.name,
             "value": self.value,
             "beforeValue": self.before,
+        }
+
+    def effect(self) -> Object:
+        """What it does, without what it was compared with."""
+        return {
+            "type": "set_field",
+            "field": self.name,
+            "value": kept_field(self.name, self.value),
         }
 
 
@@ -228,20 +270,23 @@ class Touched:
     connections: frozenset[str]
     ends: frozenset[str]
     removed_nodes: frozenset[str]
+    written_nodes: frozenset[str]
 
 
-def touched(edits: list[Edit]) -> Touched:
-    """What the edits of a request touch."""
+def touched(edits: Iterable[Edit]) -> Touched:
+    """What edits touch. `written_nodes` are those that are patched: their leases matter."""
     nodes: set[str] = set()
     connections: set[str] = set()
     ends: set[str] = set()
     removed: set[str] = set()
+    written: set[str] = set()
     for edit in edits:
         match edit:
             case CreateNode(node=node):
                 nodes.add(node["id"])
             case PatchNode(node_id=node_id):
                 nodes.add(node_id)
+                written.add(node_id)
             case RemoveNode(node_id=node_id):
                 nodes.add(node_id)
                 removed.add(node_id)
@@ -255,7 +300,13 @@ def touched(edits: list[Edit]) -> Touched:
         connections=frozenset(connections),
         ends=frozenset(ends - nodes),
         removed_nodes=frozenset(removed),
+        written_nodes=frozenset(written),
     )
+
+
+def kept_field(name: str, value: Any) -> Any:
+    """The value of a top-level field as it is kept: a title is trimmed."""
+    return value.strip() if name == "title" and isinstance(value, str) else value
 
 
 def ends_of(connection: Object) -> tuple[str, str]:

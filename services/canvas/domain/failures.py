@@ -2,9 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
-from servicekit.errors import Conflict, Facts, Failure, Invalid, TooMany, Unavailable
+from servicekit.errors import (
+    Conflict,
+    Facts,
+    FailedPrecondition,
+    Failure,
+    Invalid,
+    TooMany,
+    Unavailable,
+)
 from services.canvas.domain.canonical import canonical
 
 MAX_SHOWN_BYTES = 4096
@@ -45,6 +54,56 @@ class ObjectMissing(Conflict):
             object_type=object_type,
             object_id=object_id,
         )
+
+
+class EditLeaseConflict(Conflict):
+    """The text of a node is another session's to write, or a proof is not of a lease that holds."""
+
+    reason = "canvas_edit_lease_conflict"
+
+    def __init__(self, node_id: str, why: str, holder: tuple[str, datetime] | None) -> None:
+        """`holder` is the session that has the lease, and until when."""
+        super().__init__(f"The text of the node {node_id!r} cannot be written: {why}.")
+        self.facts["object_id"] = node_id
+        if holder is not None:
+            session_id, expires_at = holder
+            self.facts["holder"] = {"sessionId": session_id, "expiresAt": expires_at}
+
+
+class MediaAssetsPending(Invalid):
+    """Nodes name resources or assets that are not registered, or do not belong together."""
+
+    reason = "canvas_media_assets_pending"
+
+    def __init__(self, missing: list[dict[str, str]]) -> None:
+        super().__init__(
+            "Some files or assets that the nodes name are not registered; register them, or "
+            "mend the pairs, and send the change again.",
+            missing=missing,
+        )
+
+
+class AgentBusy(Conflict):
+    """Another agent run has the canvas."""
+
+    reason = "canvas_agent_busy"
+
+    def __init__(self, task_id: str, state: str, since: datetime) -> None:
+        super().__init__(
+            "Another agent run has the canvas.",
+            task_id=task_id,
+            state=state,
+            since=since,
+        )
+
+
+class ChangesExpired(FailedPrecondition):
+    """The changes after a revision are not kept any more, or the canvas was created anew."""
+
+    reason = "changes_expired"
+
+    def __init__(self) -> None:
+        super().__init__("The changes since then are not kept; read the whole canvas.")
 
 
 class MutationIdReused(Conflict):

@@ -28,15 +28,28 @@ class Limits:
 
         What does not grow passes, so that an account over a limit can still clear up.
         """
-        for name, used, grown, most in (
-            ("canvases", usage.canvases, growth.canvases, self.canvases),
-            ("assets", usage.assets, growth.assets, self.assets),
-            ("bytes of canvases", usage.json_bytes, growth.json_bytes, self.json_bytes),
+        for used, grown, most in (
+            (usage.canvases, growth.canvases, self.canvases),
+            (usage.assets, growth.assets, self.assets),
+            (usage.json_bytes, growth.json_bytes, self.json_bytes),
         ):
             if grown > 0 and used > most:
-                raise StorageExceeded(
-                    f"An account keeps at most {most} {name}; delete something first.", limit=most
-                )
+                raise self.exceeded_by(growth)
+
+    def exceeded_by(self, growth: Usage) -> StorageExceeded:
+        """What to tell who wants to grow by so much and may not."""
+        wanted = [
+            f"{most} {name}"
+            for name, grown, most in (
+                ("canvases", growth.canvases, self.canvases),
+                ("assets", growth.assets, self.assets),
+                ("bytes of canvases", growth.json_bytes, self.json_bytes),
+            )
+            if grown > 0
+        ]
+        return StorageExceeded(
+            f"An account keeps at most {' and '.join(wanted)}; delete something first."
+        )
 
 
 def growth(before: Head | None, after: Head) -> Usage:

@@ -1,10 +1,11 @@
 """Applies the operations of one request, all or none."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from services.canvas.domain.canonical import canonical, object_hash
+from services.canvas.domain.convergence import TASK_TIME, is_observation, later
 from services.canvas.domain.edits import (
     CreateCanvas,
     CreateConnection,
@@ -17,6 +18,7 @@ from services.canvas.domain.edits import (
     SetField,
     UpdateConnection,
     ends_of,
+    kept_field,
 )
 from services.canvas.domain.failures import (
     CanvasTooLarge,
@@ -65,38 +67,69 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Objects:
-    """What is stored of what a request touches.
+class Canvas:
+    """What is known of a canvas while requests are applied to it: what they touch.
 
-    `connections` also holds those of nodes to be removed; `ends` are ids of nodes that exist.
+    `head` is None where there is no canvas. An object that is None is not there. `connections`
+    also holds those of nodes to be removed; `ends` are ids of nodes that only have to exist.
     """
 
-    nodes: Mapping[str, Stored]
-    connections: Mapping[str, Stored]
+    canvas_id: str
+    head: Head | None
+    nodes: Mapping[str, Stored | None]
+    connections: Mapping[str, Stored | None]
     ends: frozenset[str]
 
+    def after(self, change: "Change") -> "Canvas":
+        """The canvas with a change made."""
+        return replace(
+            self,
+            head=change.head,
+            nodes={**self.nodes, **change.written.nodes},
+            connections={**self.connections, **change.written.connections},
+        )
 
-NOTHING = Objects(nodes={}, connections={}, ends=frozenset())
+
+@dataclass(frozen=True)
+class Written:
+    """The objects that were written, by id; None for what was taken away."""
+
+    nodes: Mapping[str, Stored | None]
+    connections: Mapping[str, Stored | None]
+
+    def and_then(self, change: "Change") -> "Written":
+        """What was written before, and by a change after it."""
+        return Written(
+            nodes={**self.nodes, **change.written.nodes},
+            connections={**self.connections, **change.written.connections},
+        )
+
+
+NOTHING_WRITTEN = Written(nodes={}, connections={})
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a request does: the new head, and the objects written (None: taken away) by id."""
+    """What a request does: the new head, and the objects written.
+
+    `effective` is what happened, as JSON: what others apply to what they have (CV21).
+    """
 
     head: Head
-    nodes: Mapping[str, Stored | None]
-    connections: Mapping[str, Stored | None]
+    written: Written
+    effective: list[Object]
 
 
-def apply(canvas_id: str, head: Head | None, objects: Objects, edits: list[Edit]) -> Change:
-    """What the edits make of a canvas; `head` is None where there is none.
+def apply(canvas: Canvas, edits: list[Edit], *, check: Callable[[Edit], None]) -> Change:
+    """What the edits make of a canvas. `check` is asked of each before it is applied.
 
     Raises the failure of the first edit that cannot be applied, saying which; then nothing of
     the request may be stored.
     """
-    draft = _Draft(canvas_id, head, objects)
+    draft = _Draft(canvas)
     for index, edit in enumerate(edits):
         with located(index):
+            check(edit)
             draft.apply(index, edit)
     return draft.change()
 
@@ -105,23 +138,26 @@ def apply(canvas_id: str, head: Head | None, objects: Objects, edits: list[Edit]
 class _Draft:
     """The canvas in the middle of a request."""
 
-    canvas_id: str
-    head: Head | None
-    objects: Objects
+    before: Canvas
+    head: Head | None = field(init=False)
     nodes: dict[str, Stored | None] = field(default_factory=dict)
     connections: dict[str, Stored | None] = field(default_factory=dict)
+    effective: list[Object] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.head = self.before.head
 
     def apply(self, index: int, edit: Edit) -> None:
-        if isinstance(edit, CreateCanvas):
-            self._create_canvas(index, edit)
-            return
-        if self.head is None:
-            raise ObjectMissing("canvas", self.canvas_id)
+        if self.head is None and not isinstance(edit, CreateCanvas):
+            raise ObjectMissing("canvas", self.before.canvas_id)
+        effective: Edit = edit
         match edit:
+            case CreateCanvas():
+                self._create_canvas(index, edit)
             case CreateNode():
                 self._create_node(edit.node)
             case PatchNode():
-                self._patch_node(edit)
+                effective = self._patch_node(edit)
             case RemoveNode():
                 self._remove_node(edit)
             case CreateConnection():
@@ -132,20 +168,21 @@ class _Draft:
                 self._remove_connection(edit)
             case SetField():
                 self._set_field(edit)
+        self.effective.append(effective.effect())
 
     def change(self) -> Change:
         assert self.head is not None
         return Change(
             head=replace(self.head, revision=self.head.revision + 1),
-            nodes=self.nodes,
-            connections=self.connections,
+            written=Written(self.nodes, self.connections),
+            effective=self.effective,
         )
 
     def _create_canvas(self, index: int, edit: CreateCanvas) -> None:
         if index > 0:
             raise InvalidOperation("create_canvas can only be the first operation.")
         if self.head is not None:
-            raise FieldConflict("The canvas exists.", object_id=self.canvas_id)
+            raise FieldConflict("The canvas exists.", object_id=self.before.canvas_id)
         self.head = Head(
             revision=0, fields={}, node_count=0, next_order=0, size_bytes=0, content_hash=0
         )
@@ -165,13 +202,20 @@ class _Draft:
             )
         self._write("node", node_id, None, node)
 
-    def _patch_node(self, edit: PatchNode) -> None:
+    def _patch_node(self, edit: PatchNode) -> PatchNode:
+        """Applies a patch, and answers what it came to."""
         present = self._node(edit.node_id)
         if present is None:
             raise ObjectMissing("node", edit.node_id)
+        converges = is_observation(present.value, edit.patch, edit.before)
+        targets = dict(edit.patch)
         for path in edit.patch.keys() | edit.before.keys():
             current = read(present.value, path)
-            if not equal(current, edit.before.get(path)):
+            if converges and path == TASK_TIME:
+                targets[path] = later(current, edit.patch[path])
+            elif converges and path in edit.patch and equal(current, edit.patch[path]):
+                continue
+            elif not equal(current, edit.before.get(path)):
                 raise FieldConflict(
                     f"{path} of the node {edit.node_id!r} is not what it was.",
                     object_id=edit.node_id,
@@ -179,10 +223,11 @@ class _Draft:
                     **shown(current),
                 )
         value = present.value
-        for path, target in edit.patch.items():
+        for path, target in targets.items():
             value = written(value, path, target)
-        if edit.patch:
+        if targets:
             self._write("node", edit.node_id, present, value)
+        return replace(edit, patch=targets)
 
     def _remove_node(self, edit: RemoveNode) -> None:
         present = self._node(edit.node_id)
@@ -238,7 +283,7 @@ class _Draft:
             size -= len(text.encode())
             hashed ^= object_hash("field", name, text)
         if value is not None:
-            value = value.strip() if name == "title" else value
+            value = kept_field(name, value)
             text = canonical(value)
             size += len(text.encode())
             hashed ^= object_hash("field", name, text)
@@ -280,24 +325,23 @@ class _Draft:
 
     def _check_ends(self, connection: Object) -> None:
         for node_id in ends_of(connection):
-            if self._node(node_id) is None and node_id not in self._ends():
+            if node_id in self.before.ends and node_id not in self.nodes:
+                continue
+            if self._node(node_id) is None:
                 raise ObjectMissing("node", node_id)
-
-    def _ends(self) -> frozenset[str]:
-        return self.objects.ends - self.nodes.keys()
 
     def _node(self, node_id: str) -> Stored | None:
         if node_id in self.nodes:
             return self.nodes[node_id]
-        return self.objects.nodes.get(node_id)
+        return self.before.nodes.get(node_id)
 
     def _connection(self, connection_id: str) -> Stored | None:
         if connection_id in self.connections:
             return self.connections[connection_id]
-        return self.objects.connections.get(connection_id)
+        return self.before.connections.get(connection_id)
 
     def _connections_of(self, node_id: str) -> set[str]:
-        known = self.objects.connections.keys() | self.connections.keys()
+        known = self.before.connections.keys() | self.connections.keys()
         return {
             connection_id
             for connection_id in known

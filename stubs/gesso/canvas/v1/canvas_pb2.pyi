@@ -17,6 +17,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -27,6 +28,38 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _AgentState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AgentStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    AGENT_STATE_UNSPECIFIED: _AgentState.ValueType  # 0
+    """Not said."""
+    AGENT_STATE_QUEUED: _AgentState.ValueType  # 1
+    """Waiting for a worker."""
+    AGENT_STATE_RUNNING: _AgentState.ValueType  # 2
+    """At work."""
+    AGENT_STATE_AWAITING_APPROVAL: _AgentState.ValueType  # 3
+    """Waiting for a person's decision."""
+    AGENT_STATE_FINISHING: _AgentState.ValueType  # 4
+    """Cleaning up."""
+
+class AgentState(_AgentState, metaclass=_AgentStateEnumTypeWrapper):
+    """Where an agent run is."""
+
+AGENT_STATE_UNSPECIFIED: AgentState.ValueType  # 0
+"""Not said."""
+AGENT_STATE_QUEUED: AgentState.ValueType  # 1
+"""Waiting for a worker."""
+AGENT_STATE_RUNNING: AgentState.ValueType  # 2
+"""At work."""
+AGENT_STATE_AWAITING_APPROVAL: AgentState.ValueType  # 3
+"""Waiting for a person's decision."""
+AGENT_STATE_FINISHING: AgentState.ValueType  # 4
+"""Cleaning up."""
+Global___AgentState: _TypeAlias = AgentState  # noqa: Y015
 
 @_typing.final
 class Canvas(_message.Message):
@@ -251,6 +284,7 @@ class ApplyOperationsRequest(_message.Message):
     MUTATION_ID_FIELD_NUMBER: _builtins.int
     BASE_REVISION_FIELD_NUMBER: _builtins.int
     OPERATIONS_FIELD_NUMBER: _builtins.int
+    EDIT_PROOFS_FIELD_NUMBER: _builtins.int
     canvas_id: _builtins.str
     """The client's id."""
     mutation_id: _builtins.str
@@ -261,6 +295,12 @@ class ApplyOperationsRequest(_message.Message):
     def operations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Operation]:
         """1 to 500, applied in order, each on the result of the one before."""
 
+    @_builtins.property
+    def edit_proofs(self) -> _containers.RepeatedCompositeFieldContainer[Global___EditProof]:
+        """Up to 500: what shows that the caller has leased nodes whose text it writes. Not part of the
+        payload that a repeat must equal.
+        """
+
     def __init__(
         self,
         *,
@@ -268,14 +308,45 @@ class ApplyOperationsRequest(_message.Message):
         mutation_id: _builtins.str = ...,
         base_revision: _builtins.int = ...,
         operations: _abc.Iterable[Global___Operation] | None = ...,
+        edit_proofs: _abc.Iterable[Global___EditProof] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_revision", b"base_revision", "canvas_id", b"canvas_id", "mutation_id", b"mutation_id", "operations", b"operations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_revision", b"base_revision", "canvas_id", b"canvas_id", "edit_proofs", b"edit_proofs", "mutation_id", b"mutation_id", "operations", b"operations"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApplyOperationsRequest: _TypeAlias = ApplyOperationsRequest  # noqa: Y015
+
+@_typing.final
+class EditProof(_message.Message):
+    """Shows that a session has leased the text of a node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    """The node."""
+    session_id: _builtins.str
+    """The session."""
+    token: _builtins.str
+    """The token of the lease."""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "session_id", b"session_id", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EditProof: _TypeAlias = EditProof  # noqa: Y015
 
 @_typing.final
 class ApplyOperationsResponse(_message.Message):
@@ -664,6 +735,8 @@ class GetSyncStatusResponse(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     CONTENT_HASH_FIELD_NUMBER: _builtins.int
     SERVER_TIME_FIELD_NUMBER: _builtins.int
+    LEASES_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The last committed revision."""
     content_hash: _builtins.str
@@ -672,20 +745,535 @@ class GetSyncStatusResponse(_message.Message):
     def server_time(self) -> _timestamp_pb2.Timestamp:
         """The database's clock."""
 
+    @_builtins.property
+    def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___EditLease]:
+        """The leases that hold now."""
+
+    @_builtins.property
+    def agent(self) -> Global___AgentOccupancy:
+        """The agent run that has the canvas, if any."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         content_hash: _builtins.str = ...,
         server_time: _timestamp_pb2.Timestamp | None = ...,
+        leases: _abc.Iterable[Global___EditLease] | None = ...,
+        agent: Global___AgentOccupancy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["server_time", b"server_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "server_time", b"server_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_hash", b"content_hash", "revision", b"revision", "server_time", b"server_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "content_hash", b"content_hash", "leases", b"leases", "revision", b"revision", "server_time", b"server_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetSyncStatusResponse: _TypeAlias = GetSyncStatusResponse  # noqa: Y015
+
+@_typing.final
+class EditLease(_message.Message):
+    """The text of a node belongs to a session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    """The node."""
+    session_id: _builtins.str
+    """The session."""
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """Until when, by the database's clock."""
+
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "node_id", b"node_id", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EditLease: _TypeAlias = EditLease  # noqa: Y015
+
+@_typing.final
+class AgentOccupancy(_message.Message):
+    """An agent run has the canvas."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    task_id: _builtins.str
+    """The run's task."""
+    state: Global___AgentState.ValueType
+    """Where it is."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Since when it is there."""
+
+    def __init__(
+        self,
+        *,
+        task_id: _builtins.str = ...,
+        state: Global___AgentState.ValueType = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["since", b"since", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentOccupancy: _TypeAlias = AgentOccupancy  # noqa: Y015
+
+@_typing.final
+class ListChangesRequest(_message.Message):
+    """Asks for what happened since a revision."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANVAS_ID_FIELD_NUMBER: _builtins.int
+    AFTER_REVISION_FIELD_NUMBER: _builtins.int
+    KNOWN_ETAG_FIELD_NUMBER: _builtins.int
+    canvas_id: _builtins.str
+    """The client's id."""
+    after_revision: _builtins.int
+    """The revision that the caller has, at least 0."""
+    known_etag: _builtins.str
+    """The etag that the caller has, if it knows it: tells whether the canvas was created anew."""
+    def __init__(
+        self,
+        *,
+        canvas_id: _builtins.str = ...,
+        after_revision: _builtins.int = ...,
+        known_etag: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_revision", b"after_revision", "canvas_id", b"canvas_id", "known_etag", b"known_etag"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListChangesRequest: _TypeAlias = ListChangesRequest  # noqa: Y015
+
+@_typing.final
+class ListChangesResponse(_message.Message):
+    """What happened."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    CONTENT_HASH_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The last committed revision."""
+    content_hash: _builtins.str
+    """As in Canvas, at that revision."""
+    etag: _builtins.str
+    """As in Canvas, at that revision."""
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]:
+        """Oldest first, one for each revision."""
+
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        changes: _abc.Iterable[Global___Change] | None = ...,
+        content_hash: _builtins.str = ...,
+        etag: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "content_hash", b"content_hash", "etag", b"etag", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListChangesResponse: _TypeAlias = ListChangesResponse  # noqa: Y015
+
+@_typing.final
+class Change(_message.Message):
+    """What one request did."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    MUTATION_ID_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
+    APPLY_TIME_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The revision that it committed."""
+    mutation_id: _builtins.str
+    """Its identity."""
+    operations: _builtins.bytes
+    """What happened, as a JSON array of operations without baselines: a later task time is
+    substituted; connections go with their nodes.
+    """
+    @_builtins.property
+    def apply_time(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        mutation_id: _builtins.str = ...,
+        operations: _builtins.bytes = ...,
+        apply_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["apply_time", b"apply_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_time", b"apply_time", "mutation_id", b"mutation_id", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Change: _TypeAlias = Change  # noqa: Y015
+
+@_typing.final
+class AcquireEditLeaseRequest(_message.Message):
+    """Asks for the text of a node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANVAS_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    canvas_id: _builtins.str
+    """The client's id."""
+    node_id: _builtins.str
+    """The node."""
+    session_id: _builtins.str
+    """Who asks, 1 to 200 characters."""
+    def __init__(
+        self,
+        *,
+        canvas_id: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canvas_id", b"canvas_id", "node_id", b"node_id", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcquireEditLeaseRequest: _TypeAlias = AcquireEditLeaseRequest  # noqa: Y015
+
+@_typing.final
+class AcquireEditLeaseResponse(_message.Message):
+    """The lease."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    SERVER_TIME_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    """What shows that the session has it."""
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """Until when, by the database's clock."""
+
+    @_builtins.property
+    def server_time(self) -> _timestamp_pb2.Timestamp:
+        """The database's clock."""
+
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+        server_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "server_time", b"server_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "server_time", b"server_time", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcquireEditLeaseResponse: _TypeAlias = AcquireEditLeaseResponse  # noqa: Y015
+
+@_typing.final
+class RenewEditLeaseRequest(_message.Message):
+    """Asks for more time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANVAS_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    canvas_id: _builtins.str
+    """The client's id."""
+    node_id: _builtins.str
+    """The node."""
+    session_id: _builtins.str
+    """Who asks."""
+    token: _builtins.str
+    """The token of the lease."""
+    def __init__(
+        self,
+        *,
+        canvas_id: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canvas_id", b"canvas_id", "node_id", b"node_id", "session_id", b"session_id", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewEditLeaseRequest: _TypeAlias = RenewEditLeaseRequest  # noqa: Y015
+
+@_typing.final
+class RenewEditLeaseResponse(_message.Message):
+    """The lease."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    SERVER_TIME_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    """The same token."""
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """Until when, by the database's clock."""
+
+    @_builtins.property
+    def server_time(self) -> _timestamp_pb2.Timestamp:
+        """The database's clock."""
+
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+        server_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "server_time", b"server_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "server_time", b"server_time", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewEditLeaseResponse: _TypeAlias = RenewEditLeaseResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseEditLeaseRequest(_message.Message):
+    """Gives a lease back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANVAS_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    canvas_id: _builtins.str
+    """The client's id."""
+    node_id: _builtins.str
+    """The node."""
+    session_id: _builtins.str
+    """Who asks."""
+    token: _builtins.str
+    """The token of the lease."""
+    def __init__(
+        self,
+        *,
+        canvas_id: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canvas_id", b"canvas_id", "node_id", b"node_id", "session_id", b"session_id", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseEditLeaseRequest: _TypeAlias = ReleaseEditLeaseRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseEditLeaseResponse(_message.Message):
+    """It is not the caller's any more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_TIME_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def server_time(self) -> _timestamp_pb2.Timestamp:
+        """The database's clock."""
+
+    def __init__(
+        self,
+        *,
+        server_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["server_time", b"server_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["server_time", b"server_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseEditLeaseResponse: _TypeAlias = ReleaseEditLeaseResponse  # noqa: Y015
+
+@_typing.final
+class AdmitAgentRequest(_message.Message):
+    """Asks for a canvas."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANVAS_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    canvas_id: _builtins.str
+    """The client's id."""
+    task_id: _builtins.str
+    """The run's task, 1 to 200 characters."""
+    def __init__(
+        self,
+        *,
+        canvas_id: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canvas_id", b"canvas_id", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdmitAgentRequest: _TypeAlias = AdmitAgentRequest  # noqa: Y015
+
+@_typing.final
+class AdmitAgentResponse(_message.Message):
+    """The run has the canvas."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def agent(self) -> Global___AgentOccupancy:
+        """As it is now."""
+
+    def __init__(
+        self,
+        *,
+        agent: Global___AgentOccupancy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdmitAgentResponse: _TypeAlias = AdmitAgentResponse  # noqa: Y015
+
+@_typing.final
+class SetAgentStateRequest(_message.Message):
+    """Says a state."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANVAS_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    canvas_id: _builtins.str
+    """The client's id."""
+    task_id: _builtins.str
+    """The run's task."""
+    state: Global___AgentState.ValueType
+    """The state."""
+    def __init__(
+        self,
+        *,
+        canvas_id: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        state: Global___AgentState.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canvas_id", b"canvas_id", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetAgentStateRequest: _TypeAlias = SetAgentStateRequest  # noqa: Y015
+
+@_typing.final
+class SetAgentStateResponse(_message.Message):
+    """Said."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def agent(self) -> Global___AgentOccupancy:
+        """As it is now."""
+
+    def __init__(
+        self,
+        *,
+        agent: Global___AgentOccupancy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetAgentStateResponse: _TypeAlias = SetAgentStateResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseAgentRequest(_message.Message):
+    """Gives a canvas back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANVAS_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    canvas_id: _builtins.str
+    """The client's id."""
+    task_id: _builtins.str
+    """The run's task."""
+    def __init__(
+        self,
+        *,
+        canvas_id: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canvas_id", b"canvas_id", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseAgentRequest: _TypeAlias = ReleaseAgentRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseAgentResponse(_message.Message):
+    """It is not the run's any more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseAgentResponse: _TypeAlias = ReleaseAgentResponse  # noqa: Y015
 
 @_typing.final
 class BatchGetNodesRequest(_message.Message):

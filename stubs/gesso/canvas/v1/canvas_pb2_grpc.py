@@ -61,6 +61,41 @@ class CanvasServiceStub:
                 request_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.GetSyncStatusRequest.SerializeToString,
                 response_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.GetSyncStatusResponse.FromString,
                 _registered_method=True)
+        self.ListChanges = channel.unary_unary(
+                '/gesso.canvas.v1.CanvasService/ListChanges',
+                request_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ListChangesRequest.SerializeToString,
+                response_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ListChangesResponse.FromString,
+                _registered_method=True)
+        self.AcquireEditLease = channel.unary_unary(
+                '/gesso.canvas.v1.CanvasService/AcquireEditLease',
+                request_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.AcquireEditLeaseRequest.SerializeToString,
+                response_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.AcquireEditLeaseResponse.FromString,
+                _registered_method=True)
+        self.RenewEditLease = channel.unary_unary(
+                '/gesso.canvas.v1.CanvasService/RenewEditLease',
+                request_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.RenewEditLeaseRequest.SerializeToString,
+                response_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.RenewEditLeaseResponse.FromString,
+                _registered_method=True)
+        self.ReleaseEditLease = channel.unary_unary(
+                '/gesso.canvas.v1.CanvasService/ReleaseEditLease',
+                request_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ReleaseEditLeaseRequest.SerializeToString,
+                response_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ReleaseEditLeaseResponse.FromString,
+                _registered_method=True)
+        self.AdmitAgent = channel.unary_unary(
+                '/gesso.canvas.v1.CanvasService/AdmitAgent',
+                request_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.AdmitAgentRequest.SerializeToString,
+                response_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.AdmitAgentResponse.FromString,
+                _registered_method=True)
+        self.SetAgentState = channel.unary_unary(
+                '/gesso.canvas.v1.CanvasService/SetAgentState',
+                request_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.SetAgentStateRequest.SerializeToString,
+                response_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.SetAgentStateResponse.FromString,
+                _registered_method=True)
+        self.ReleaseAgent = channel.unary_unary(
+                '/gesso.canvas.v1.CanvasService/ReleaseAgent',
+                request_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ReleaseAgentRequest.SerializeToString,
+                response_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ReleaseAgentResponse.FromString,
+                _registered_method=True)
         self.BatchGetNodes = channel.unary_unary(
                 '/gesso.canvas.v1.CanvasService/BatchGetNodes',
                 request_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.BatchGetNodesRequest.SerializeToString,
@@ -107,6 +142,10 @@ class CanvasServiceServicer:
         INVALID_ARGUMENT INVALID_OPERATION: malformed; says which operation and what.
         RESOURCE_EXHAUSTED CANVAS_TOO_LARGE: more than 5,000 nodes or 16 MiB.
         RESOURCE_EXHAUSTED STRUCTURED_STORAGE_EXCEEDED: the account's limit is reached.
+        ABORTED CANVAS_EDIT_LEASE_CONFLICT: the text of a touched node is leased by another session,
+        or a proof is not of a lease that holds.
+        INVALID_ARGUMENT CANVAS_MEDIA_ASSETS_PENDING: a touched node names a resource or asset that
+        is not registered, or a pair that does not belong together.
         UNAVAILABLE CANVAS_CONCURRENT_WRITE: waited too long for the canvas; send it again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -116,6 +155,68 @@ class CanvasServiceServicer:
     def GetSyncStatus(self, request, context):
         """Reads what a session needs to know whether it is up to date; one indexed read, no content.
         NOT_FOUND: the account has no such canvas.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListChanges(self, request, context):
+        """Lists what happened to a canvas after a revision, oldest first: everything up to now.
+        NOT_FOUND: the account has no such canvas.
+        FAILED_PRECONDITION CHANGES_EXPIRED: some of it is not kept any more (kept are 24 hours),
+        it is more than 1,000 changes or 4 MiB, or the canvas was created anew since.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AcquireEditLease(self, request, context):
+        """Leases the text of a node to a session for 30 seconds. Acquiring again from the same session
+        gives the same token, extended.
+        ABORTED CANVAS_EDIT_LEASE_CONFLICT: another live session has it; says which.
+        ABORTED CANVAS_OBJECT_MISSING: the node or the canvas is gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenewEditLease(self, request, context):
+        """Extends a lease by 30 seconds from now.
+        ABORTED CANVAS_EDIT_LEASE_CONFLICT: it is over or another's; acquire it again.
+        ABORTED CANVAS_OBJECT_MISSING: the canvas is gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseEditLease(self, request, context):
+        """Ends a lease, if it is the caller's. Repeating is harmless.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AdmitAgent(self, request, context):
+        """Takes a canvas for one agent run, before its task is created and anything is charged.
+        Admitting the same task again is fine.
+        ABORTED CANVAS_AGENT_BUSY: another run has it; says which, in which state, since when.
+        ABORTED CANVAS_OBJECT_MISSING: the canvas is gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetAgentState(self, request, context):
+        """Says in which state an admitted run is.
+        ABORTED CANVAS_AGENT_BUSY: another run has the canvas.
+        ABORTED CANVAS_OBJECT_MISSING: the canvas is gone, or was not taken.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseAgent(self, request, context):
+        """Gives a canvas back, if the run has it. Repeating is harmless.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -156,6 +257,41 @@ def add_CanvasServiceServicer_to_server(servicer, server):
                     servicer.GetSyncStatus,
                     request_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.GetSyncStatusRequest.FromString,
                     response_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.GetSyncStatusResponse.SerializeToString,
+            ),
+            'ListChanges': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListChanges,
+                    request_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ListChangesRequest.FromString,
+                    response_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ListChangesResponse.SerializeToString,
+            ),
+            'AcquireEditLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcquireEditLease,
+                    request_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.AcquireEditLeaseRequest.FromString,
+                    response_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.AcquireEditLeaseResponse.SerializeToString,
+            ),
+            'RenewEditLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewEditLease,
+                    request_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.RenewEditLeaseRequest.FromString,
+                    response_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.RenewEditLeaseResponse.SerializeToString,
+            ),
+            'ReleaseEditLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseEditLease,
+                    request_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ReleaseEditLeaseRequest.FromString,
+                    response_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ReleaseEditLeaseResponse.SerializeToString,
+            ),
+            'AdmitAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.AdmitAgent,
+                    request_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.AdmitAgentRequest.FromString,
+                    response_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.AdmitAgentResponse.SerializeToString,
+            ),
+            'SetAgentState': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetAgentState,
+                    request_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.SetAgentStateRequest.FromString,
+                    response_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.SetAgentStateResponse.SerializeToString,
+            ),
+            'ReleaseAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseAgent,
+                    request_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ReleaseAgentRequest.FromString,
+                    response_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ReleaseAgentResponse.SerializeToString,
             ),
             'BatchGetNodes': grpc.unary_unary_rpc_method_handler(
                     servicer.BatchGetNodes,
@@ -300,6 +436,195 @@ class CanvasService:
             '/gesso.canvas.v1.CanvasService/GetSyncStatus',
             gesso_dot_canvas_dot_v1_dot_canvas__pb2.GetSyncStatusRequest.SerializeToString,
             gesso_dot_canvas_dot_v1_dot_canvas__pb2.GetSyncStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListChanges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gesso.canvas.v1.CanvasService/ListChanges',
+            gesso_dot_canvas_dot_v1_dot_canvas__pb2.ListChangesRequest.SerializeToString,
+            gesso_dot_canvas_dot_v1_dot_canvas__pb2.ListChangesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcquireEditLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gesso.canvas.v1.CanvasService/AcquireEditLease',
+            gesso_dot_canvas_dot_v1_dot_canvas__pb2.AcquireEditLeaseRequest.SerializeToString,
+            gesso_dot_canvas_dot_v1_dot_canvas__pb2.AcquireEditLeaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewEditLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gesso.canvas.v1.CanvasService/RenewEditLease',
+            gesso_dot_canvas_dot_v1_dot_canvas__pb2.RenewEditLeaseRequest.SerializeToString,
+            gesso_dot_canvas_dot_v1_dot_canvas__pb2.RenewEditLeaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseEditLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gesso.canvas.v1.CanvasService/ReleaseEditLease',
+            gesso_dot_canvas_dot_v1_dot_canvas__pb2.ReleaseEditLeaseRequest.SerializeToString,
+            gesso_dot_canvas_dot_v1_dot_canvas__pb2.ReleaseEditLeaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AdmitAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gesso.canvas.v1.CanvasService/AdmitAgent',
+            gesso_dot_canvas_dot_v1_dot_canvas__pb2.AdmitAgentRequest.SerializeToString,
+            gesso_dot_canvas_dot_v1_dot_canvas__pb2.AdmitAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetAgentState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gesso.canvas.v1.CanvasService/SetAgentState',
+            gesso_dot_canvas_dot_v1_dot_canvas__pb2.SetAgentStateRequest.SerializeToString,
+            gesso_dot_canvas_dot_v1_dot_canvas__pb2.SetAgentStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gesso.canvas.v1.CanvasService/ReleaseAgent',
+            gesso_dot_canvas_dot_v1_dot_canvas__pb2.ReleaseAgentRequest.SerializeToString,
+            gesso_dot_canvas_dot_v1_dot_canvas__pb2.ReleaseAgentResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -66,12 +66,48 @@ class CanvasServiceStub:
     INVALID_ARGUMENT INVALID_OPERATION: malformed; says which operation and what.
     RESOURCE_EXHAUSTED CANVAS_TOO_LARGE: more than 5,000 nodes or 16 MiB.
     RESOURCE_EXHAUSTED STRUCTURED_STORAGE_EXCEEDED: the account's limit is reached.
+    ABORTED CANVAS_EDIT_LEASE_CONFLICT: the text of a touched node is leased by another session,
+    or a proof is not of a lease that holds.
+    INVALID_ARGUMENT CANVAS_MEDIA_ASSETS_PENDING: a touched node names a resource or asset that
+    is not registered, or a pair that does not belong together.
     UNAVAILABLE CANVAS_CONCURRENT_WRITE: waited too long for the canvas; send it again.
     """
     GetSyncStatus: _grpc.UnaryUnaryMultiCallable[_canvas_pb2.GetSyncStatusRequest, _canvas_pb2.GetSyncStatusResponse]
     """Reads what a session needs to know whether it is up to date; one indexed read, no content.
     NOT_FOUND: the account has no such canvas.
     """
+    ListChanges: _grpc.UnaryUnaryMultiCallable[_canvas_pb2.ListChangesRequest, _canvas_pb2.ListChangesResponse]
+    """Lists what happened to a canvas after a revision, oldest first: everything up to now.
+    NOT_FOUND: the account has no such canvas.
+    FAILED_PRECONDITION CHANGES_EXPIRED: some of it is not kept any more (kept are 24 hours),
+    it is more than 1,000 changes or 4 MiB, or the canvas was created anew since.
+    """
+    AcquireEditLease: _grpc.UnaryUnaryMultiCallable[_canvas_pb2.AcquireEditLeaseRequest, _canvas_pb2.AcquireEditLeaseResponse]
+    """Leases the text of a node to a session for 30 seconds. Acquiring again from the same session
+    gives the same token, extended.
+    ABORTED CANVAS_EDIT_LEASE_CONFLICT: another live session has it; says which.
+    ABORTED CANVAS_OBJECT_MISSING: the node or the canvas is gone.
+    """
+    RenewEditLease: _grpc.UnaryUnaryMultiCallable[_canvas_pb2.RenewEditLeaseRequest, _canvas_pb2.RenewEditLeaseResponse]
+    """Extends a lease by 30 seconds from now.
+    ABORTED CANVAS_EDIT_LEASE_CONFLICT: it is over or another's; acquire it again.
+    ABORTED CANVAS_OBJECT_MISSING: the canvas is gone.
+    """
+    ReleaseEditLease: _grpc.UnaryUnaryMultiCallable[_canvas_pb2.ReleaseEditLeaseRequest, _canvas_pb2.ReleaseEditLeaseResponse]
+    """Ends a lease, if it is the caller's. Repeating is harmless."""
+    AdmitAgent: _grpc.UnaryUnaryMultiCallable[_canvas_pb2.AdmitAgentRequest, _canvas_pb2.AdmitAgentResponse]
+    """Takes a canvas for one agent run, before its task is created and anything is charged.
+    Admitting the same task again is fine.
+    ABORTED CANVAS_AGENT_BUSY: another run has it; says which, in which state, since when.
+    ABORTED CANVAS_OBJECT_MISSING: the canvas is gone.
+    """
+    SetAgentState: _grpc.UnaryUnaryMultiCallable[_canvas_pb2.SetAgentStateRequest, _canvas_pb2.SetAgentStateResponse]
+    """Says in which state an admitted run is.
+    ABORTED CANVAS_AGENT_BUSY: another run has the canvas.
+    ABORTED CANVAS_OBJECT_MISSING: the canvas is gone, or was not taken.
+    """
+    ReleaseAgent: _grpc.UnaryUnaryMultiCallable[_canvas_pb2.ReleaseAgentRequest, _canvas_pb2.ReleaseAgentResponse]
+    """Gives a canvas back, if the run has it. Repeating is harmless."""
     BatchGetNodes: _grpc.UnaryUnaryMultiCallable[_canvas_pb2.BatchGetNodesRequest, _canvas_pb2.BatchGetNodesResponse]
     """Reads up to 100 nodes of one canvas by id. Ids that are not there are left out.
     NOT_FOUND: the account has no such canvas.
@@ -106,12 +142,48 @@ class CanvasServiceAsyncStub(CanvasServiceStub):
     INVALID_ARGUMENT INVALID_OPERATION: malformed; says which operation and what.
     RESOURCE_EXHAUSTED CANVAS_TOO_LARGE: more than 5,000 nodes or 16 MiB.
     RESOURCE_EXHAUSTED STRUCTURED_STORAGE_EXCEEDED: the account's limit is reached.
+    ABORTED CANVAS_EDIT_LEASE_CONFLICT: the text of a touched node is leased by another session,
+    or a proof is not of a lease that holds.
+    INVALID_ARGUMENT CANVAS_MEDIA_ASSETS_PENDING: a touched node names a resource or asset that
+    is not registered, or a pair that does not belong together.
     UNAVAILABLE CANVAS_CONCURRENT_WRITE: waited too long for the canvas; send it again.
     """
     GetSyncStatus: _aio.UnaryUnaryMultiCallable[_canvas_pb2.GetSyncStatusRequest, _canvas_pb2.GetSyncStatusResponse]  # type: ignore[assignment]
     """Reads what a session needs to know whether it is up to date; one indexed read, no content.
     NOT_FOUND: the account has no such canvas.
     """
+    ListChanges: _aio.UnaryUnaryMultiCallable[_canvas_pb2.ListChangesRequest, _canvas_pb2.ListChangesResponse]  # type: ignore[assignment]
+    """Lists what happened to a canvas after a revision, oldest first: everything up to now.
+    NOT_FOUND: the account has no such canvas.
+    FAILED_PRECONDITION CHANGES_EXPIRED: some of it is not kept any more (kept are 24 hours),
+    it is more than 1,000 changes or 4 MiB, or the canvas was created anew since.
+    """
+    AcquireEditLease: _aio.UnaryUnaryMultiCallable[_canvas_pb2.AcquireEditLeaseRequest, _canvas_pb2.AcquireEditLeaseResponse]  # type: ignore[assignment]
+    """Leases the text of a node to a session for 30 seconds. Acquiring again from the same session
+    gives the same token, extended.
+    ABORTED CANVAS_EDIT_LEASE_CONFLICT: another live session has it; says which.
+    ABORTED CANVAS_OBJECT_MISSING: the node or the canvas is gone.
+    """
+    RenewEditLease: _aio.UnaryUnaryMultiCallable[_canvas_pb2.RenewEditLeaseRequest, _canvas_pb2.RenewEditLeaseResponse]  # type: ignore[assignment]
+    """Extends a lease by 30 seconds from now.
+    ABORTED CANVAS_EDIT_LEASE_CONFLICT: it is over or another's; acquire it again.
+    ABORTED CANVAS_OBJECT_MISSING: the canvas is gone.
+    """
+    ReleaseEditLease: _aio.UnaryUnaryMultiCallable[_canvas_pb2.ReleaseEditLeaseRequest, _canvas_pb2.ReleaseEditLeaseResponse]  # type: ignore[assignment]
+    """Ends a lease, if it is the caller's. Repeating is harmless."""
+    AdmitAgent: _aio.UnaryUnaryMultiCallable[_canvas_pb2.AdmitAgentRequest, _canvas_pb2.AdmitAgentResponse]  # type: ignore[assignment]
+    """Takes a canvas for one agent run, before its task is created and anything is charged.
+    Admitting the same task again is fine.
+    ABORTED CANVAS_AGENT_BUSY: another run has it; says which, in which state, since when.
+    ABORTED CANVAS_OBJECT_MISSING: the canvas is gone.
+    """
+    SetAgentState: _aio.UnaryUnaryMultiCallable[_canvas_pb2.SetAgentStateRequest, _canvas_pb2.SetAgentStateResponse]  # type: ignore[assignment]
+    """Says in which state an admitted run is.
+    ABORTED CANVAS_AGENT_BUSY: another run has the canvas.
+    ABORTED CANVAS_OBJECT_MISSING: the canvas is gone, or was not taken.
+    """
+    ReleaseAgent: _aio.UnaryUnaryMultiCallable[_canvas_pb2.ReleaseAgentRequest, _canvas_pb2.ReleaseAgentResponse]  # type: ignore[assignment]
+    """Gives a canvas back, if the run has it. Repeating is harmless."""
     BatchGetNodes: _aio.UnaryUnaryMultiCallable[_canvas_pb2.BatchGetNodesRequest, _canvas_pb2.BatchGetNodesResponse]  # type: ignore[assignment]
     """Reads up to 100 nodes of one canvas by id. Ids that are not there are left out.
     NOT_FOUND: the account has no such canvas.
@@ -167,6 +239,10 @@ class CanvasServiceServicer(metaclass=_abc_1.ABCMeta):
         INVALID_ARGUMENT INVALID_OPERATION: malformed; says which operation and what.
         RESOURCE_EXHAUSTED CANVAS_TOO_LARGE: more than 5,000 nodes or 16 MiB.
         RESOURCE_EXHAUSTED STRUCTURED_STORAGE_EXCEEDED: the account's limit is reached.
+        ABORTED CANVAS_EDIT_LEASE_CONFLICT: the text of a touched node is leased by another session,
+        or a proof is not of a lease that holds.
+        INVALID_ARGUMENT CANVAS_MEDIA_ASSETS_PENDING: a touched node names a resource or asset that
+        is not registered, or a pair that does not belong together.
         UNAVAILABLE CANVAS_CONCURRENT_WRITE: waited too long for the canvas; send it again.
         """
 
@@ -179,6 +255,80 @@ class CanvasServiceServicer(metaclass=_abc_1.ABCMeta):
         """Reads what a session needs to know whether it is up to date; one indexed read, no content.
         NOT_FOUND: the account has no such canvas.
         """
+
+    @_abc_1.abstractmethod
+    def ListChanges(
+        self,
+        request: _canvas_pb2.ListChangesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_canvas_pb2.ListChangesResponse, _abc.Awaitable[_canvas_pb2.ListChangesResponse]]:
+        """Lists what happened to a canvas after a revision, oldest first: everything up to now.
+        NOT_FOUND: the account has no such canvas.
+        FAILED_PRECONDITION CHANGES_EXPIRED: some of it is not kept any more (kept are 24 hours),
+        it is more than 1,000 changes or 4 MiB, or the canvas was created anew since.
+        """
+
+    @_abc_1.abstractmethod
+    def AcquireEditLease(
+        self,
+        request: _canvas_pb2.AcquireEditLeaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_canvas_pb2.AcquireEditLeaseResponse, _abc.Awaitable[_canvas_pb2.AcquireEditLeaseResponse]]:
+        """Leases the text of a node to a session for 30 seconds. Acquiring again from the same session
+        gives the same token, extended.
+        ABORTED CANVAS_EDIT_LEASE_CONFLICT: another live session has it; says which.
+        ABORTED CANVAS_OBJECT_MISSING: the node or the canvas is gone.
+        """
+
+    @_abc_1.abstractmethod
+    def RenewEditLease(
+        self,
+        request: _canvas_pb2.RenewEditLeaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_canvas_pb2.RenewEditLeaseResponse, _abc.Awaitable[_canvas_pb2.RenewEditLeaseResponse]]:
+        """Extends a lease by 30 seconds from now.
+        ABORTED CANVAS_EDIT_LEASE_CONFLICT: it is over or another's; acquire it again.
+        ABORTED CANVAS_OBJECT_MISSING: the canvas is gone.
+        """
+
+    @_abc_1.abstractmethod
+    def ReleaseEditLease(
+        self,
+        request: _canvas_pb2.ReleaseEditLeaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_canvas_pb2.ReleaseEditLeaseResponse, _abc.Awaitable[_canvas_pb2.ReleaseEditLeaseResponse]]:
+        """Ends a lease, if it is the caller's. Repeating is harmless."""
+
+    @_abc_1.abstractmethod
+    def AdmitAgent(
+        self,
+        request: _canvas_pb2.AdmitAgentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_canvas_pb2.AdmitAgentResponse, _abc.Awaitable[_canvas_pb2.AdmitAgentResponse]]:
+        """Takes a canvas for one agent run, before its task is created and anything is charged.
+        Admitting the same task again is fine.
+        ABORTED CANVAS_AGENT_BUSY: another run has it; says which, in which state, since when.
+        ABORTED CANVAS_OBJECT_MISSING: the canvas is gone.
+        """
+
+    @_abc_1.abstractmethod
+    def SetAgentState(
+        self,
+        request: _canvas_pb2.SetAgentStateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_canvas_pb2.SetAgentStateResponse, _abc.Awaitable[_canvas_pb2.SetAgentStateResponse]]:
+        """Says in which state an admitted run is.
+        ABORTED CANVAS_AGENT_BUSY: another run has the canvas.
+        ABORTED CANVAS_OBJECT_MISSING: the canvas is gone, or was not taken.
+        """
+
+    @_abc_1.abstractmethod
+    def ReleaseAgent(
+        self,
+        request: _canvas_pb2.ReleaseAgentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_canvas_pb2.ReleaseAgentResponse, _abc.Awaitable[_canvas_pb2.ReleaseAgentResponse]]:
+        """Gives a canvas back, if the run has it. Repeating is harmless."""
 
     @_abc_1.abstractmethod
     def BatchGetNodes(

@@ -337,22 +337,26 @@ class Invalidation(_message.Message):
     ACCOUNT_ID_FIELD_NUMBER: _builtins.int
     CANVAS_ID_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    CONTENT_HASH_FIELD_NUMBER: _builtins.int
     account_id: _builtins.str
     """The account."""
     canvas_id: _builtins.str
     """The canvas."""
     revision: _builtins.int
     """Its revision now."""
+    content_hash: _builtins.str
+    """The hash of its content at that revision, 16 hex digits."""
     def __init__(
         self,
         *,
         account_id: _builtins.str = ...,
         canvas_id: _builtins.str = ...,
         revision: _builtins.int = ...,
+        content_hash: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "canvas_id", b"canvas_id", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "canvas_id", b"canvas_id", "content_hash", b"content_hash", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
