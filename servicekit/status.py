@@ -1,7 +1,7 @@
 """Carries failures across gRPC: a status with `google.rpc.ErrorInfo`, and back."""
 
 import json
-from typing import cast
+from typing import Any, cast
 
 import grpc
 from google.protobuf.any_pb2 import Any as ProtoAny
@@ -21,6 +21,12 @@ from servicekit.errors import (
     Unavailable,
     family_of,
 )
+from servicekit.strictjson import dumps
+
+# Whatever a client had put into its request, its failure must fit into the trailers of the call
+# (wire.MAX_METADATA_BYTES), where the detail stands twice.
+MAX_DETAIL_BYTES = 2_000
+MAX_TEXT_FACT_BYTES = 4_096
 
 CODES: dict[type[Failure], grpc.StatusCode] = {
     Invalid: grpc.StatusCode.INVALID_ARGUMENT,
@@ -47,17 +53,19 @@ def status_from_failure(failure: Failure, *, domain: str) -> grpc.Status:
     """The gRPC status of a failure.
 
     `domain` names the service, e.g. `canvas.gesso`. Facts become ErrorInfo metadata, each value
-    as JSON.
+    as JSON. A detail of more than 2,000 bytes and a text of more than 4 KiB of JSON are cut; other
+    facts are as small as their makers keep them.
     """
     info = ErrorInfo(
         reason=failure.machine_word.upper(),
         domain=domain,
-        metadata={name: json.dumps(value) for name, value in failure.facts.items()},
+        metadata={name: _fact(value) for name, value in failure.facts.items()},
     )
     packed = ProtoAny()
     packed.Pack(info)
     code = CODES[family_of(failure)]
-    message = Status(code=code.value[0], message=failure.detail, details=[packed])
+    detail = failure.detail.encode()[:MAX_DETAIL_BYTES].decode(errors="ignore")
+    message = Status(code=code.value[0], message=detail, details=[packed])
     status: grpc.Status = rpc_status.to_status(message)
     return status
 
@@ -77,6 +85,15 @@ def failure_from_rpc(error: grpc.aio.AioRpcError) -> Failure | None:
     if error.code() in _NO_ANSWER:
         return Unavailable("A part of the service did not answer; send the same request again.")
     return None
+
+
+def _fact(value: Any) -> str:
+    text = dumps(value)
+    while isinstance(value, str) and len(text.encode()) > MAX_TEXT_FACT_BYTES:
+        # By halves, since how much longer the JSON is depends on the characters.
+        value = value[: len(value) // 2]
+        text = dumps(f"{value}…")
+    return text
 
 
 def _error_info(error: grpc.aio.AioRpcError) -> ErrorInfo | None:

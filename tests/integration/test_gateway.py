@@ -387,6 +387,33 @@ async def test_a_malformed_operation_is_told_with_its_place(
     assert_problem(await anna.get(path()), 404, "not_found")
 
 
+@pytest.mark.parametrize(
+    ("operation", "reason"),
+    [
+        (
+            {"type": "patch_node", "id": "n", "patch": {"灯" * 50_000 + "..": 1}},
+            "invalid_operation",
+        ),
+        ({"type": "set_field", "field": "x" * 100_000, "value": 1}, "invalid_operation"),
+        (
+            {
+                "type": "create_node",
+                "node": {"id": "a", "type": "t", "k" * 50_000: "data:image/a,"},
+            },
+            "inline_media",
+        ),
+    ],
+)
+async def test_however_long_a_name_is_the_answer_says_what_is_wrong(
+    anna: httpx.AsyncClient, operation: Any, reason: str
+) -> None:
+    """GW5"""
+    answer = await anna.patch(f"{path()}/operations", json=change(operation))
+
+    problem = assert_problem(answer, 400, reason)
+    assert len(problem["path"]) < 5_000
+
+
 async def test_a_body_that_is_too_long_is_refused(anna: httpx.AsyncClient) -> None:
     """GW7"""
     answer = await anna.post("/api/auth/tokens", json={"name": "x" * 100_000})
