@@ -18,6 +18,9 @@ UNARY_SECONDS = 30.0
 # Anyone may ask whether we are well, and what we serve.
 _OPEN = ("/grpc.health.v1.", "/grpc.reflection.")
 
+# The caller's gRPC must not repeat by itself what we have given up on.
+_NOT_AGAIN = ("grpc-retry-pushback-ms", "-1")
+
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
 else:  # generic in its stubs only
@@ -98,10 +101,11 @@ class Guard(grpc.aio.ServerInterceptor):
             yield
         except Failure as failure:
             code = CODES[family_of(failure)]
+            status = status_from_failure(failure, domain=self._domain)
+            trailers = status.trailing_metadata
             if isinstance(failure, Unavailable):
-                # The caller's gRPC must not repeat what we have given up on.
-                context.set_trailing_metadata((("grpc-retry-pushback-ms", "-1"),))
-            await context.abort_with_status(status_from_failure(failure, domain=self._domain))
+                trailers = (*trailers, _NOT_AGAIN)
+            await context.abort(status.code, status.details, trailers)
         except (asyncio.CancelledError, grpc.aio.AbortError):
             code = grpc.StatusCode.CANCELLED
             raise
