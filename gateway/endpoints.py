@@ -3,9 +3,10 @@
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -33,7 +34,7 @@ class NoQuery(Input, frozen=True):
 class PageQuery(Input, frozen=True):
     """Which page of a list."""
 
-    page_size: int = 0
+    page_size: Annotated[int, Meta(ge=0, le=200)] = 0
     page_token: str = ""
 
 

@@ -11,8 +11,6 @@ from services.canvas.domain.failures import AssetVersionConflict, IdempotencyKey
 from services.canvas.domain.limits import Limits
 from services.canvas.probe import HEAD_BYTES, probe
 
-NEWEST = 2**63 - 1
-
 
 class AssetsService:
     """The resources and assets of all accounts; every method acts for one of them."""

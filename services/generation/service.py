@@ -28,8 +28,6 @@ from services.generation.store import QueueStore
 from services.generation.summaries_store import SummariesStore
 from services.generation.wakeups import Wakeups
 
-NEWEST = 2**63 - 1
-
 Renewal = tuple[Lease, timedelta]
 
 

@@ -4,8 +4,6 @@ from services.generation.domain.failures import IdempotencyKeyReused
 from services.generation.domain.money import Entry, Grant
 from services.generation.wallet_store import WalletStore
 
-NEWEST = 2**63 - 1
-
 
 class WalletService:
     """The wallets of all accounts."""

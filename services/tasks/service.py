@@ -12,8 +12,6 @@ from services.tasks.feed import TextFeed
 from services.tasks.models import DEFAULT, TextModels
 from services.tasks.store import TasksStore
 
-NEWEST = 2**63 - 1
-
 
 @dataclass(frozen=True)
 class Created:

@@ -559,7 +559,15 @@ async def test_a_service_that_is_away_is_told_as_such(anna: httpx.AsyncClient) -
         ("TRACE", "/healthz", 405, "method_not_allowed"),
         ("GET", "/api/canvas-projects?pageSize=many", 422, "invalid_argument"),
         ("GET", "/api/canvas-projects?pageSize=201", 422, "invalid_argument"),
+        ("GET", "/api/canvas-projects?pageSize=3000000000", 422, "invalid_argument"),
         ("GET", "/api/canvas-projects?pageToken=x", 422, "invalid_argument"),
+        # A time of the year 150,000.
+        (
+            "GET",
+            "/api/canvas-projects?pageToken=WzQ2MTE2ODYwMTg0MjczODc5MDQsMV0",
+            422,
+            "invalid_argument",
+        ),
         ("GET", "/api/canvas-projects?page=1", 422, "invalid_argument"),
         ("GET", "/api/canvas-projects?pageSize=1&pageSize=2", 422, "invalid_argument"),
         ("GET", "/api/canvas-projects/%00", 422, "invalid_argument"),
