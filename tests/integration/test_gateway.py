@@ -592,6 +592,16 @@ async def test_a_request_id_is_kept_if_it_is_one(anna: httpx.AsyncClient) -> Non
     assert "<" not in odd.headers["x-request-id"]
 
 
+@pytest.mark.parametrize("trace", [b"\xe9", b"a\tb", b"00-" + b"a" * 40_000, b"-"])
+async def test_a_trace_context_that_is_none_is_not_passed_on(
+    anna: httpx.AsyncClient, trace: bytes
+) -> None:
+    """GW5"""
+    answer = await anna.get("/api/canvas-projects", headers=[(b"traceparent", trace)])
+
+    assert answer.status_code == 200
+
+
 async def test_the_openapi_document_is_valid_and_names_what_is_served(address: str) -> None:
     """GW9"""
     async with httpx.AsyncClient(base_url=address) as client:
