@@ -75,13 +75,16 @@ class Accounts:
         await self._store.add_session(_hash_of(secret), account.account_id, SESSION)
         return secret
 
-    async def session(self, secret: str) -> Session | None:
-        """Who is signed in with the secret, None if nobody is any more."""
+    async def session(self, secret: str, *, slides: bool) -> Session | None:
+        """Who is signed in with the secret, None if nobody is any more.
+
+        A session that `slides` lasts 30 days from now on.
+        """
         found = await self._store.session(_hash_of(secret))
         if found is None:
             return None
         account, left_over = found
-        extended = left_over < SESSION - EXTEND_AFTER
+        extended = slides and left_over < SESSION - EXTEND_AFTER
         if extended:
             await self._store.extend_session(_hash_of(secret), SESSION)
         return Session(account, extended)

@@ -95,7 +95,7 @@ class Dispatcher:
 
     async def _admitted(self, request: Request, endpoint: Endpoint) -> Asker | None:
         self._doorkeeper.check_page(request, method=request.method)
-        asker = await self._doorkeeper.asker(request)
+        asker = await self._doorkeeper.asker(request, slides=True)
         if asker is None and endpoint.access is Access.ACCOUNT:
             raise SignedOut
         return asker

@@ -103,11 +103,10 @@ class RealtimeRoute:
         self, websocket: WebSocket, canvas_id: str
     ) -> tuple[Closed | None, Asker | None, int]:
         """Why a window may not be here, or else whose it is and where the canvas is."""
-        by_cookie = "authorization" not in websocket.headers
-        if by_cookie and not self._doorkeeper.allows(websocket.headers.get("origin")):
+        if not self._doorkeeper.allows_window(websocket):
             return FOREIGN_PAGE, None, 0
         try:
-            asker = await self._doorkeeper.asker(websocket)
+            asker = await self._doorkeeper.asker(websocket, slides=False)
             if asker is None:
                 return SIGNED_OUT, None, 0
             status = await self._canvas.call(
