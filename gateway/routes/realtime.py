@@ -24,6 +24,8 @@ PATH = "/api/canvas-projects/{canvas_id}/realtime"
 SUBPROTOCOL = "gesso.v1"
 # Windows that are sent away come back to the other gateways one after another.
 SPREAD_SECONDS = 3.0
+# A control frame has 125 bytes, two of which are the code (RFC 6455, 5.5).
+MAX_REASON_BYTES = 123
 
 SIGNED_OUT = Closed(4401, "Nobody is signed in, or not any more.")
 FOREIGN_PAGE = Closed(4403, "A page of this origin may not connect.")
@@ -73,7 +75,7 @@ class RealtimeRoute:
         try:
             closed = await self._held(websocket)
             if closed is not None:
-                await websocket.close(closed.code, closed.reason)
+                await websocket.close(closed.code, _close_reason(closed.reason))
         except (WebSocketDisconnect, RuntimeError) as error:
             # The other end was gone before it could be told.
             _log.debug("a window was gone", why=str(error))
@@ -155,6 +157,11 @@ class RealtimeRoute:
         await self._draining.wait()
         await asyncio.sleep(random.uniform(0, SPREAD_SECONDS))  # noqa: S311 - spreads, hides nothing
         return GOING_AWAY
+
+
+def _close_reason(text: str) -> str:
+    """As much of a text as fits a close frame."""
+    return text.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
 
 
 async def _first_of(*ends: Coroutine[Any, Any, Closed | None]) -> Closed | None:

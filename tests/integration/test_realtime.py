@@ -204,7 +204,18 @@ async def test_a_canvas_that_is_not_there_or_not_theirs_is_none(
     assert (somebody_elses, nobodys) == (4404, 4404)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"type":"other"}', presence(1e9), "x" * 20_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"type":"other"}',
+        presence(1e9),
+        "x" * 20_000,
+        # What is said of it is longer than a close frame.
+        json.dumps({"灯" * 80: 1}, ensure_ascii=False)[:-1] + f', "{"灯" * 80}": 2}}',
+    ],
+)
 async def test_a_malformed_frame_ends_the_window(anna: httpx.AsyncClient, text: str) -> None:
     """GW10"""
     async with window(anna) as socket:
