@@ -382,6 +382,16 @@ async def test_a_prompt_that_mentions_a_data_url_is_fine(window: Window) -> None
     assert (await window.read())["nodes"] == [node("a", prompt=prompt)]
 
 
+@pytest.mark.parametrize("title", ["", " ", "x" * 1_001, 7, None])
+async def test_a_title_that_lists_could_not_show_is_refused(window: Window, title: Any) -> None:
+    """CV2"""
+    with pytest.raises(Invalid) as caught:
+        await window.apply(set_field("title", title, "A canvas"))
+
+    assert caught.value.machine_word == "invalid_operation"
+    assert caught.value.facts["path"] == "title"
+
+
 async def test_usage_grows_and_shrinks_with_what_is_kept(
     shared_database: str, objects_url: str
 ) -> None:
