@@ -174,9 +174,10 @@ def _query(request: Request, kind: type[Input]) -> Input:
 async def _body(request: Request, endpoint: Endpoint) -> Any:
     if endpoint.body is None or endpoint.body is Request:
         return None
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
         raise UnsupportedMediaType("application/json")
-    text = await whole_body(request, endpoint.max_body_bytes)
+    text = await _whole_body(request, endpoint.max_body_bytes)
     value = strictjson.loads(text, max_depth=MAX_DEPTH)
     try:
         return msgspec.convert(value, endpoint.body)
@@ -184,7 +185,7 @@ async def _body(request: Request, endpoint: Endpoint) -> Any:
         _refuse(error)
 
 
-async def whole_body(request: Request, limit: int) -> bytes:
+async def _whole_body(request: Request, limit: int) -> bytes:
     """The body of a request. Raises `TooLarge`, and `RequestTimeout` for one that trickles."""
     if int(request.headers.get("content-length") or 0) > limit:
         raise TooLarge(limit)

@@ -485,6 +485,58 @@ async def test_a_file_must_be_what_it_is_said_to_be(anna: httpx.AsyncClient) -> 
     assert_problem(broken, 422, "invalid_argument")
 
 
+def one_file(parameters: str = "", kind: bytes = b"file") -> dict[str, Any]:
+    """A multipart body by hand, and its headers."""
+    lines = [
+        b"--x",
+        b'Content-Disposition: form-data; name="file"; filename="a"',
+        b"",
+        b"content",
+        b"--x",
+        b'Content-Disposition: form-data; name="kind"',
+        b"",
+        kind,
+        b"--x--",
+        b"",
+    ]
+    content_type = f"Multipart/Form-Data; boundary=x{parameters}"
+    return {"content": b"\r\n".join(lines), "headers": {"Content-Type": content_type}}
+
+
+async def test_a_form_is_read_as_utf_8_and_no_other_way(anna: httpx.AsyncClient) -> None:
+    """GW5"""
+    plain = await anna.post("/api/resources", **one_file())
+    said = await anna.post("/api/resources", **one_file("; charset=UTF-8"))
+    odd = [
+        await anna.post("/api/resources", **one_file("; charset=undefined")),
+        await anna.post("/api/resources", **one_file("; charset=utf-7", kind=b"+2AA-")),
+    ]
+
+    assert (plain.status_code, said.status_code) == (201, 201)
+    for answer in odd:
+        assert_problem(answer, 415, "unsupported_media_type")
+
+
+async def test_a_file_that_does_not_come_is_not_waited_for(
+    anna: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GW7"""
+    monkeypatch.setattr("gateway.routes.resources.UPLOAD_SECONDS", 0.05)
+    over = asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"--x\r\n"
+        await over.wait()
+
+    sending = asyncio.create_task(
+        anna.post("/api/resources", **{**one_file(), "content": slow()}, timeout=10)
+    )
+    await asyncio.wait([sending], timeout=5)
+    over.set()
+
+    assert_problem(await sending, 408, "request_timeout")
+
+
 async def test_the_same_key_uploads_once(anna: httpx.AsyncClient) -> None:
     """CV16"""
     key = {"Idempotency-Key": secrets.token_hex(4)}
