@@ -18,6 +18,7 @@ from gateway.clients import Clients
 from gateway.dispatch import Dispatcher
 from gateway.endpoints import endpoints_of
 from gateway.grants import Grants, granting
+from gateway.heads import BoundedHeads
 from gateway.limits import TryLimits
 from gateway.metrics import HttpMetrics
 from gateway.pages import Pages
@@ -150,7 +151,7 @@ async def _listening(
     config = uvicorn.Config(
         app,
         loop="none",
-        http="httptools",
+        http=BoundedHeads,
         ws="websockets-sansio",
         ws_max_size=64 * 1024,
         lifespan="off",

@@ -6,6 +6,7 @@ import io
 import json
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -419,6 +420,52 @@ async def test_a_body_that_is_too_long_is_refused(anna: httpx.AsyncClient) -> No
     answer = await anna.post("/api/auth/tokens", json={"name": "x" * 100_000})
 
     assert_problem(answer, 413, "too_large")
+
+
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [
+        (b"GET /", b"x" * 100_000),
+        (b"GET / HTTP/1.1\r\nX-One: ", b"x" * 100_000),
+        (b"GET / HTTP/1.1\r\n", b"X-Many: one\r\n" * 10_000),
+        (
+            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-Trailer: ",
+            b"x" * 100_000,
+        ),
+    ],
+)
+async def test_a_head_without_end_ends_the_connection(
+    address: str, start: bytes, more: bytes
+) -> None:
+    """GW7"""
+    parts = httpx.URL(address)
+    reader, writer = await asyncio.open_connection(parts.host, parts.port)
+    writer.write(start)
+
+    async def endless() -> None:
+        with suppress(ConnectionError):
+            while not writer.is_closing():
+                writer.write(more)
+                await writer.drain()
+
+    sending = asyncio.create_task(endless())
+    async with asyncio.timeout(10):
+        with suppress(ConnectionError):
+            while await reader.read(65_536):
+                pass
+    writer.close()
+    await sending
+
+
+async def test_a_long_head_within_the_limit_is_read(anna: httpx.AsyncClient) -> None:
+    """GW7"""
+    many = [("X-Many", "x" * 1_000)] * 50
+
+    answers = [
+        await anna.post("/api/auth/tokens", json={"name": "x"}, headers=many) for _ in range(2)
+    ]
+
+    assert [answer.status_code for answer in answers] == [201, 201]
 
 
 async def test_a_body_of_another_type_is_refused(anna: httpx.AsyncClient) -> None:
