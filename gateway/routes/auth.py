@@ -74,7 +74,7 @@ class AuthRoutes:
         access=Access.ANYONE,
         body=Registration,
         answers={201: AccountView},
-        refusals=("origin_not_allowed", "email_taken", "rate_limited"),
+        refusals=("email_taken", "rate_limited"),
     )
     async def register(self, call: Call[Registration, NoQuery]) -> Answer:
         """Make an account and sign in at once."""
@@ -92,7 +92,7 @@ class AuthRoutes:
         access=Access.ANYONE,
         body=Credentials,
         answers={200: AccountView},
-        refusals=("origin_not_allowed", "invalid_credentials", "rate_limited"),
+        refusals=("invalid_credentials", "rate_limited"),
     )
     async def log_in(self, call: Call[Credentials, NoQuery]) -> Answer:
         """Sign in."""

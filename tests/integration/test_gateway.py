@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import io
 import json
+import re
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -718,6 +719,36 @@ async def test_the_openapi_document_is_valid_and_names_what_is_served(address: s
         if reason.startswith("`")
     }
     assert told <= REASONS.keys()
+
+
+async def test_every_answer_to_an_odd_request_is_documented(anna: httpx.AsyncClient) -> None:
+    """GW9"""
+    paths = (await anna.get("/openapi.json")).json()["paths"]
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            where = re.sub(r"\{\w+\}", "%00", path)
+            for url in (f"{where}?nonsense=1", where):
+                answer = await anna.request(method, url, headers={"Idempotency-Key": "k" * 201})
+
+                assert str(answer.status_code) in operation["responses"], (method, url)
+
+
+async def test_what_is_open_to_anyone_works_without_the_database(objects_url: str) -> None:
+    """GW8"""
+    nowhere = "postgresql://127.0.0.1:9/gesso"
+    cookies = {"gesso_session": "whoever"}
+    async with (
+        gateway(gateway_settings(nowhere, objects_url, {})) as address,
+        httpx.AsyncClient(base_url=address, cookies=cookies, timeout=10) as client,
+    ):
+        alive = await client.get("/healthz")
+        ready = await client.get("/readyz")
+        me = await client.get("/api/me")
+
+    assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
+    assert (ready.status_code, ready.json()["status"]) == (503, "unavailable")
+    assert ready.json()["checks"]["objects"] == "ok"
+    assert_problem(me, 503, "unavailable")
 
 
 @pytest.mark.parametrize("where", ["/", "/docs", "/docs/problems", "/static/gesso.css"])
