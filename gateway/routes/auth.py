@@ -78,7 +78,7 @@ class AuthRoutes:
     )
     async def register(self, call: Call[Registration, NoQuery]) -> Answer:
         """Make an account and sign in at once."""
-        await self._tries.count("registrations", _address(call.request))
+        await self._tries.count("registrations", address=_address(call.request))
         account = await self._accounts.register(
             email=call.body.email, password=call.body.password, name=call.body.name
         )
@@ -97,7 +97,7 @@ class AuthRoutes:
     async def log_in(self, call: Call[Credentials, NoQuery]) -> Answer:
         """Sign in."""
         email = call.body.email.strip().lower()
-        await self._tries.count("sign-ins", _address(call.request), email)
+        await self._tries.count("sign-ins", address=_address(call.request), email=email)
         account = await self._accounts.log_in(email=email, password=call.body.password)
         return await self._signed_in(account, status=200)
 
