@@ -1,14 +1,14 @@
 """Has the wallet give new accounts their first credits, and tries again until it has."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import grpc
 from gesso.wallet.v1 import wallet_pb2
 from gesso.wallet.v1.wallet_pb2_grpc import WalletServiceStub
 
 from gateway.accounts_store import AccountsStore
+from servicekit.background import background
 from servicekit.client import Client
 from servicekit.errors import Failure
 from servicekit.identity import Behalf
@@ -53,15 +53,9 @@ class Grants:
             await self.now(account_id)
 
 
-@asynccontextmanager
-async def granting(grants: Grants) -> AsyncIterator[None]:
+def granting(grants: Grants) -> AbstractAsyncContextManager[None]:
     """Looks after late credits now and then, inside the block."""
-    async with asyncio.TaskGroup() as tasks:
-        looking = tasks.create_task(_look_after(grants))
-        try:
-            yield
-        finally:
-            looking.cancel()
+    return background(_look_after(grants))
 
 
 async def _look_after(grants: Grants) -> None:

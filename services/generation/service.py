@@ -1,7 +1,7 @@
 """What can be done with jobs."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from uuid import uuid4
 
@@ -52,11 +52,9 @@ class GenerationService:
         self._completions = Batches(self._complete)
         self._failings = Batches(self._fail)
 
-    @asynccontextmanager
-    async def settling(self) -> AsyncIterator[None]:
+    def settling(self) -> AbstractAsyncContextManager[None]:
         """Settles what workers report, inside the block."""
-        async with settling(self._renewals), settling(self._completions), settling(self._failings):
-            yield
+        return settling(self._renewals, self._completions, self._failings)
 
     async def enqueue(self, account_id: str, draft: Draft) -> tuple[Summary, bool]:
         """Charges the account and stores a job, once for each dedupe key (GN2 to GN4).
