@@ -33,6 +33,7 @@ from gateway.routes.suite import SuiteRoutes
 from gateway.routes.tasks import TaskRoutes
 from gateway.settings import Settings
 from servicekit import postgres, valkey
+from servicekit.background import background
 from servicekit.objects import Objects
 from servicekit.postgres import Database
 from servicekit.settings import CannotListen, host_and_port
@@ -63,6 +64,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             counting = await stack.enter_async_context(valkey.connected(settings.valkey.redis_url))
         objects = Objects.at(settings.objects.objects_url)
         accounts = Accounts(store)
+        await stack.enter_async_context(background(accounts.forget_ended_sessions()))
         doorkeeper = Doorkeeper(accounts, settings.origins())
         link = await stack.enter_async_context(linked(services.presence))
         realtime = RealtimeRoute(

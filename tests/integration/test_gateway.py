@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 from openapi_spec_validator import validate
@@ -110,6 +111,31 @@ async def test_signing_up_signs_in_and_signing_out_ends_it(address: str) -> None
     assert out.status_code == 204
     assert_problem(after, 401, "unauthenticated")
     assert back.status_code == 200
+
+
+async def test_a_session_that_is_over_is_forgotten(database: str, objects_url: str) -> None:
+    """GW1"""
+    async with gateway(gateway_settings(database, objects_url, {})) as found:
+        for _ in range(2):
+            async with browser(found):
+                pass
+    connection = await asyncpg.connect(database)
+    ended = await connection.fetchval(
+        "UPDATE gateway.session SET expires_at = now() WHERE secret_hash = "
+        "(SELECT secret_hash FROM gateway.session LIMIT 1) RETURNING secret_hash"
+    )
+
+    async with gateway(gateway_settings(database, objects_url, {})), asyncio.timeout(10):
+        while ended in await _sessions(connection):
+            await asyncio.sleep(0.01)
+    left = await _sessions(connection)
+    await connection.close()
+
+    assert len(left) == 1
+
+
+async def _sessions(connection: "asyncpg.Connection[asyncpg.Record]") -> list[bytes]:
+    return [row[0] for row in await connection.fetch("SELECT secret_hash FROM gateway.session")]
 
 
 async def test_an_address_has_one_account(address: str) -> None:
