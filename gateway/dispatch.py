@@ -29,7 +29,7 @@ from gateway.metrics import HttpMetrics
 from gateway.problems import internal_error, response_from_failure
 from servicekit import strictjson
 from servicekit.errors import Failure, Invalid
-from servicekit.telemetry import Log, logger
+from servicekit.telemetry import Log, logger, pseudonym
 
 BODY_SECONDS = 30.0
 # A canvas nests 64 deep, an operation holds it six levels down.
@@ -89,7 +89,7 @@ class Dispatcher:
             status=response.status_code,
             ms=round(seconds * 1000, 1),
             request_id=request_id,
-            account=asker.account.account_id if asker else None,
+            account=pseudonym(asker.account.account_id) if asker else None,
         )
         return response
 

@@ -12,7 +12,7 @@ from servicekit.background import background
 from servicekit.client import Client
 from servicekit.errors import Failure
 from servicekit.identity import Behalf
-from servicekit.telemetry import logger
+from servicekit.telemetry import logger, pseudonym
 
 AGAIN_SECONDS = 15.0
 CALL_SECONDS = 3.0
@@ -45,7 +45,7 @@ class Grants:
                 await self._generation.call(self._stub.Grant, request, behalf, seconds=CALL_SECONDS)
             await self._store.mark_granted(account_id)
         except (Failure, grpc.aio.AioRpcError) as error:
-            _log.warning("first credits are late", account=account_id, why=str(error))
+            _log.warning("first credits are late", account=pseudonym(account_id), why=str(error))
 
     async def late(self) -> None:
         """Gives credits to the accounts that still wait for them."""

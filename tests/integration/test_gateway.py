@@ -15,6 +15,7 @@ import httpx
 import pytest
 from openapi_spec_validator import validate
 from PIL import Image
+from structlog.testing import capture_logs
 
 from gateway.problems import REASONS
 from tests.support.services import (
@@ -728,6 +729,17 @@ async def test_a_trace_context_that_is_none_is_not_passed_on(
     answer = await anna.get("/api/canvas-projects", headers=[(b"traceparent", trace)])
 
     assert answer.status_code == 200
+
+
+async def test_logs_do_not_tell_whose_request_it_was(anna: httpx.AsyncClient) -> None:
+    with capture_logs() as lines:
+        me = (await anna.get("/api/me")).json()
+        await anna.get("/api/canvas-projects")
+
+    accounts = {line["account"] for line in lines if line["event"] == "request"}
+    assert len(accounts) == 1
+    assert me["id"] not in str(lines)
+    assert me["email"] not in str(lines)
 
 
 async def test_the_openapi_document_is_valid_and_names_what_is_served(address: str) -> None:
