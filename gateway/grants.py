@@ -10,7 +10,7 @@ from gesso.wallet.v1.wallet_pb2_grpc import WalletServiceStub
 from gateway.accounts_store import AccountsStore
 from servicekit.background import background
 from servicekit.client import Client
-from servicekit.errors import Failure
+from servicekit.errors import Conflict, Failure
 from servicekit.identity import Behalf
 from servicekit.telemetry import logger, pseudonym
 
@@ -38,14 +38,22 @@ class Grants:
         """
         try:
             if self._micros > 0:
-                request = wallet_pb2.GrantRequest(
-                    amount_micros=self._micros, reference=f"signup:{account_id}"
-                )
-                behalf = Behalf(account_id=account_id)
-                await self._generation.call(self._stub.Grant, request, behalf, seconds=CALL_SECONDS)
+                await self._grant(account_id)
             await self._store.mark_granted(account_id)
         except (Failure, grpc.aio.AioRpcError) as error:
             _log.warning("first credits are late", account=pseudonym(account_id), why=str(error))
+
+    async def _grant(self, account_id: str) -> None:
+        request = wallet_pb2.GrantRequest(
+            amount_micros=self._micros, reference=f"signup:{account_id}"
+        )
+        behalf = Behalf(account_id=account_id)
+        try:
+            await self._generation.call(self._stub.Grant, request, behalf, seconds=CALL_SECONDS)
+        except Conflict as conflict:
+            # It has them, of another amount: the setting has changed since.
+            if conflict.machine_word != "idempotency_key_reused":
+                raise
 
     async def late(self) -> None:
         """Gives credits to the accounts that still wait for them."""
