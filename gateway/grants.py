@@ -8,6 +8,7 @@ from gesso.wallet.v1 import wallet_pb2
 from gesso.wallet.v1.wallet_pb2_grpc import WalletServiceStub
 
 from gateway.accounts_store import AccountsStore
+from gateway.credits import micros_from_credits
 from servicekit.background import background
 from servicekit.client import Client
 from servicekit.errors import Conflict, Failure
@@ -17,7 +18,6 @@ from servicekit.telemetry import logger, pseudonym
 AGAIN_SECONDS = 15.0
 CALL_SECONDS = 3.0
 BATCH = 100
-MICROS = 1_000_000
 
 _log = logger("gateway.grants")
 
@@ -29,7 +29,7 @@ class Grants:
         self._store = store
         self._generation = generation
         self._stub = WalletServiceStub(generation.channel)
-        self._micros = credits_ * MICROS
+        self._micros = micros_from_credits(credits_)
 
     async def now(self, account_id: str) -> None:
         """Gives an account its first credits, once however often this is called.

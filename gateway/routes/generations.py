@@ -11,13 +11,12 @@ from gesso.wallet.v1.wallet_pb2_grpc import WalletServiceStub
 from msgspec import Meta
 from starlette.requests import Request
 
+from gateway.credits import credits_from_micros
 from gateway.endpoints import Answer, Call, Input, NoQuery, Output, PageQuery, endpoint
 from servicekit.client import Client
 from servicekit.errors import Invalid
 from servicekit.ids import new_id
 from servicekit.times import micros_from_time, rfc3339, time_from_timestamp
-
-MICROS = 1_000_000
 
 _STATUSES = {
     "queued": pb.JOB_STATUS_PENDING,
@@ -286,11 +285,6 @@ class GenerationRoutes:
                 ]
             )
         )
-
-
-def credits_from_micros(micros: int) -> float | int:
-    """Credits as a JSON number with at most six decimals."""
-    return micros // MICROS if micros % MICROS == 0 else micros / MICROS
 
 
 def _statuses(names: str) -> Iterable[pb.JobStatus.ValueType]:
