@@ -108,7 +108,7 @@ def _app(
         *endpoints_of(AuthRoutes(accounts, grants, tries, secure=settings.secure())),
         *endpoints_of(CanvasRoutes(services.canvas)),
         *endpoints_of(ResourceRoutes(services.canvas, objects)),
-        *endpoints_of(GenerationRoutes(services.generation)),
+        *endpoints_of(GenerationRoutes(services.generation, services.canvas)),
         *endpoints_of(TaskRoutes(services.tasks, draining)),
     ]
     pages = Pages(openapi.document(served, version=version("gesso")))
