@@ -11,7 +11,7 @@ from gateway.accounts_store import AccountsStore
 from gateway.credits import micros_from_credits
 from servicekit.background import background
 from servicekit.client import Client
-from servicekit.errors import Conflict, Failure
+from servicekit.errors import Conflict, Failure, IdempotencyKeyReused
 from servicekit.identity import Behalf
 from servicekit.telemetry import logger, pseudonym
 
@@ -52,7 +52,7 @@ class Grants:
             await self._generation.call(self._stub.Grant, request, behalf, seconds=CALL_SECONDS)
         except Conflict as conflict:
             # It has them, of another amount: the setting has changed since.
-            if conflict.machine_word != "idempotency_key_reused":
+            if conflict.machine_word != IdempotencyKeyReused.reason:
                 raise
 
     async def late(self) -> None:

@@ -5,11 +5,10 @@ from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from uuid import uuid4
 
-from servicekit.errors import NotFound
+from servicekit.errors import IdempotencyKeyReused, NotFound
 from services.generation.batches import Batches, settling
 from services.generation.domain.failures import (
     BacklogFull,
-    IdempotencyKeyReused,
     InsufficientBalance,
     LeaseFenced,
 )
