@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from gateway import sse
 from gateway.endpoints import Answer, Call, Input, Media, NoQuery, Output, endpoint
+from gateway.failures import InvalidCursor
 from servicekit.client import Client
 from servicekit.errors import Failure, Invalid, Unavailable
 from servicekit.identity import Behalf
@@ -273,12 +274,6 @@ class TaskRoutes:
         yield sse.MOVED
 
 
-class InvalidCursor(Invalid):
-    """A cursor is a non-negative integer."""
-
-    reason = "invalid_cursor"
-
-
 def _sequence_of(answer: pb.WatchTextEventsResponse) -> int:
     """The sequence number of a delta or reset, 0 for other events."""
     return max(answer.delta.sequence, answer.reset.sequence)
@@ -286,7 +281,7 @@ def _sequence_of(answer: pb.WatchTextEventsResponse) -> int:
 
 def _sequence(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 18):
-        raise InvalidCursor("after and Last-Event-ID are non-negative integers.", path="after")
+        raise InvalidCursor
     return int(text)
 
 
