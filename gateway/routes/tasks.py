@@ -271,6 +271,8 @@ class TaskRoutes:
                     yield sse.event("error", b'{"reason":"unavailable"}')
                     return
             await asyncio.sleep(RESUME_SECONDS)
+        if not begun:
+            yield sse.CONNECTED
         yield sse.MOVED
 
 
