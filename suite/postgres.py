@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import os
 import pwd
+import signal
 import stat
 import subprocess
 import tempfile
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import asyncpg
 
-from suite.children import credentials_of
+from suite.children import child_command
 
 SYSTEM_USER = "embedded_postgres"
 SUPERUSER = "postgres"
@@ -127,8 +128,9 @@ def _programs() -> Path:
 
 def _run(program: str, *arguments: str, user: str | None) -> None:
     done = subprocess.run(
-        [_programs() / program, *arguments],
-        **credentials_of(user),
+        child_command(
+            [str(_programs() / program), *arguments], signalled=signal.SIGTERM, user=user
+        ),
         cwd="/",
         capture_output=True,
         text=True,
