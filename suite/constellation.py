@@ -129,6 +129,10 @@ def _internal_token(data_folder: Path) -> str:
     """The secret that the processes of this data folder share, made once."""
     path = data_folder / "internal-token"
     if not path.exists():
-        path.touch(mode=0o600)
-        path.write_text(secrets.token_hex(32))
+        # All at once: a kill in between leaves none, not an empty one.
+        fresh = path.with_name(f"{path.name}.new")
+        fresh.unlink(missing_ok=True)
+        fresh.touch(mode=0o600)
+        fresh.write_text(secrets.token_hex(32))
+        fresh.replace(path)
     return path.read_text()
