@@ -120,6 +120,8 @@ class Deliveries:
             _, late = await asyncio.wait(self._running, timeout=self._pace.drain_seconds)
             for task in late:
                 task.cancel()
+            # They use the database, which is closed after this.
+            await asyncio.gather(*late, return_exceptions=True)
 
     async def _deliver(self, delivery: Delivery) -> None:
         try:
