@@ -109,10 +109,10 @@ def check_port(port: int) -> None:
 
 def _role(kind: RoleKind, name: str, port: int | None, shared: Mapping[str, str]) -> Role:
     environment = dict(shared)
-    prefix = f"GESSO_{kind.service.replace('-', '_').upper()}"
+    prefix = f"GESSO_{kind.name.replace('-', '_').upper()}"
     if port is not None:
         environment[f"{prefix}_LISTEN"] = f"{HOST}:{port}"
-    load(kind.settings(), kind.service, environment)
+    load(kind.settings(), kind.name, environment)
     return Role(
         name=name,
         command=kind.command(),
