@@ -59,5 +59,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    # Not uvloop: it starts no process as another user, and the suite's database needs one.
     asyncio.run(main())

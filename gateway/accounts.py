@@ -11,12 +11,17 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from gateway.accounts_store import Account, AccountsStore, Token
 from gateway.failures import EmailTaken, InvalidCredentials
-from servicekit.errors import Invalid, NotFound, TooMany
+from servicekit.errors import Failure, Invalid, NotFound, TooMany
 from servicekit.ids import new_id
+from servicekit.pauses import spread
+from servicekit.telemetry import logger
 
 SESSION = timedelta(days=30)
 # How much of a session may pass before it is extended: one write an hour at most.
 EXTEND_AFTER = timedelta(hours=1)
+# Enough for a million sign-ins a day.
+SWEEP_SECONDS = 600.0
+SWEPT_AT_ONCE = 10_000
 MAX_EMAIL_LENGTH = 254
 MIN_PASSWORD_LENGTH = 8
 MAX_PASSWORD_LENGTH = 200
@@ -26,6 +31,8 @@ TOKEN_PREFIX = "gso_"  # noqa: S105 - tells scanners what such a secret is
 
 # Each hash takes 64 MiB while it is made.
 _HASHES_AT_ONCE = 2
+
+_log = logger("gateway.accounts")
 
 
 @dataclass(frozen=True)
@@ -75,16 +82,28 @@ class Accounts:
         await self._store.add_session(_hash_of(secret), account.account_id, SESSION)
         return secret
 
-    async def session(self, secret: str) -> Session | None:
-        """Who is signed in with the secret, None if nobody is any more."""
+    async def session(self, secret: str, *, slides: bool) -> Session | None:
+        """Who is signed in with the secret, None if nobody is any more.
+
+        A session that `slides` lasts 30 days from now on.
+        """
         found = await self._store.session(_hash_of(secret))
         if found is None:
             return None
         account, left_over = found
-        extended = left_over < SESSION - EXTEND_AFTER
+        extended = slides and left_over < SESSION - EXTEND_AFTER
         if extended:
             await self._store.extend_session(_hash_of(secret), SESSION)
         return Session(account, extended)
+
+    async def forget_ended_sessions(self) -> None:
+        """Looks now and then for sessions that are over, for ever."""
+        while True:
+            try:
+                await self._store.sweep_sessions(SWEPT_AT_ONCE)
+            except Failure as failure:
+                _log.warning("sessions that are over were not forgotten", why=failure.detail)
+            await asyncio.sleep(spread(SWEEP_SECONDS))
 
     async def end_session(self, secret: str) -> None:
         """Ends a session; the secret is worth nothing from now on."""

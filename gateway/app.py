@@ -18,6 +18,7 @@ from gateway.clients import Clients
 from gateway.dispatch import Dispatcher
 from gateway.endpoints import endpoints_of
 from gateway.grants import Grants, granting
+from gateway.heads import BoundedHeads
 from gateway.limits import TryLimits
 from gateway.metrics import HttpMetrics
 from gateway.pages import Pages
@@ -32,6 +33,7 @@ from gateway.routes.suite import SuiteRoutes
 from gateway.routes.tasks import TaskRoutes
 from gateway.settings import Settings
 from servicekit import postgres, valkey
+from servicekit.background import background
 from servicekit.objects import Objects
 from servicekit.postgres import Database
 from servicekit.settings import CannotListen, host_and_port
@@ -62,6 +64,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             counting = await stack.enter_async_context(valkey.connected(settings.valkey.redis_url))
         objects = Objects.at(settings.objects.objects_url)
         accounts = Accounts(store)
+        await stack.enter_async_context(background(accounts.forget_ended_sessions()))
         doorkeeper = Doorkeeper(accounts, settings.origins())
         link = await stack.enter_async_context(linked(services.presence))
         realtime = RealtimeRoute(
@@ -105,7 +108,7 @@ def _app(
         *endpoints_of(AuthRoutes(accounts, grants, tries, secure=settings.secure())),
         *endpoints_of(CanvasRoutes(services.canvas)),
         *endpoints_of(ResourceRoutes(services.canvas, objects)),
-        *endpoints_of(GenerationRoutes(services.generation)),
+        *endpoints_of(GenerationRoutes(services.generation, services.canvas)),
         *endpoints_of(TaskRoutes(services.tasks, draining)),
     ]
     pages = Pages(openapi.document(served, version=version("gesso")))
@@ -150,7 +153,7 @@ async def _listening(
     config = uvicorn.Config(
         app,
         loop="none",
-        http="httptools",
+        http=BoundedHeads,
         ws="websockets-sansio",
         ws_max_size=64 * 1024,
         lifespan="off",

@@ -29,16 +29,19 @@ class Doorkeeper:
         self._accounts = accounts
         self._allowed_origins = allowed_origins
 
-    async def asker(self, request: HTTPConnection) -> Asker | None:
-        """Who is signed in, None if nobody is. A bearer token comes before a cookie."""
-        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            account = await self._accounts.token_account(credentials.strip())
+    async def asker(self, request: HTTPConnection, *, slides: bool) -> Asker | None:
+        """Who is signed in, None if nobody is. A bearer token comes before a cookie.
+
+        `slides` if the answer can set the cookie anew: session and cookie last equally long.
+        """
+        bearer = _bearer_token(request)
+        if bearer is not None:
+            account = await self._accounts.token_account(bearer)
             return Asker(account, secret=None) if account else None
         secret = request.cookies.get(COOKIE)
         if not secret:
             return None
-        session = await self._accounts.session(secret)
+        session = await self._accounts.session(secret, slides=slides)
         return Asker(session.account, secret, session.extended) if session else None
 
     def check_page(self, request: HTTPConnection, *, method: str) -> None:
@@ -47,21 +50,27 @@ class Doorkeeper:
         A bearer token is never sent by a browser of itself; everything else that changes
         something must come from a page of ours.
         """
-        if method in _SAFE_METHODS:
-            return
-        if request.headers.get("authorization", "").lower().startswith("bearer "):
+        if method in _SAFE_METHODS or _bearer_token(request) is not None:
             return
         origin = request.headers.get("origin")
         if origin is None:
             from_us = request.headers.get("sec-fetch-site") == "same-origin"
             if COOKIE in request.cookies and not from_us:
                 raise OriginNotAllowed
-        elif not self.allows(origin):
+        elif origin not in self._allowed_origins:
             raise OriginNotAllowed
 
-    def allows(self, origin: str | None) -> bool:
-        """Whether a page of this origin is ours."""
-        return origin in self._allowed_origins
+    def allows_window(self, request: HTTPConnection) -> bool:
+        """Whether a socket may be opened: by a page of ours, or by a script with a token."""
+        if _bearer_token(request) is not None:
+            return True
+        return request.headers.get("origin") in self._allowed_origins
+
+
+def _bearer_token(request: HTTPConnection) -> str | None:
+    """The bearer token of a request; None without one, or with other credentials."""
+    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+    return credentials.strip() if scheme.lower() == "bearer" else None
 
 
 def cookie(secret: str, *, secure: bool) -> str:

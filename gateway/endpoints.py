@@ -1,11 +1,13 @@
 """Declares endpoints, so that what is served and what is documented cannot differ."""
 
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,6 +15,8 @@ from gateway.auth import Asker
 from servicekit.identity import Behalf
 
 MAX_BODY_BYTES = 64 * 1024
+
+_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 Body = TypeVar("Body")
 Query = TypeVar("Query")
@@ -33,7 +37,7 @@ class NoQuery(Input, frozen=True):
 class PageQuery(Input, frozen=True):
     """Which page of a list."""
 
-    page_size: int = 0
+    page_size: Annotated[int, Meta(ge=0, le=200)] = 0
     page_token: str = ""
 
 
@@ -94,8 +98,14 @@ class Call(Generic[Body, Query]):
         return Behalf(
             account_id=self.signed_in.account.account_id,
             request_id=self.request_id,
-            trace=self.request.headers.get("traceparent"),
+            trace=_trace(self.request),
         )
+
+
+def _trace(request: Request) -> str | None:
+    """The W3C trace context of a request; one that is not well-formed is none."""
+    given = request.headers.get("traceparent", "")
+    return given if _TRACE.fullmatch(given) else None
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,21 @@ class UnsupportedMediaType(Invalid):
         super().__init__(f"The Content-Type must be {expected}.")
 
 
+class InvalidCursor(Invalid):
+    """The place in a text to go on from is none."""
+
+    reason = "invalid_cursor"
+
+    def __init__(self) -> None:
+        super().__init__("after and Last-Event-ID are non-negative integers.", path="after")
+
+
+class InvalidOperation(Invalid):
+    """An operation of a canvas change is not of a form that we know."""
+
+    reason = "invalid_operation"
+
+
 class RangeNotSatisfiable(Invalid):
     """The range lies outside the file."""
 

@@ -18,14 +18,15 @@ class TryLimits:
         self._limiter = MovingWindowRateLimiter(_storage(redis_url))
         self._limit = RateLimitItemPerMinute(per_minute, namespace="gesso")
 
-    async def count(self, what: str, *keys: str) -> None:
-        """Counts a try under each key. Raises `RateLimited` when one is over its limit.
+    async def count(self, what: str, **keys: str) -> None:
+        """Counts a try under each key, e.g. `address`; equal keys of two names are two.
 
-        While Valkey is away tries are let through: being able to sign in matters more.
+        Raises `RateLimited` when one is over its limit. While Valkey is away tries are let
+        through: being able to sign in matters more.
         """
         try:
-            for key in keys:
-                if not await self._limiter.hit(self._limit, what, key):
+            for name, key in keys.items():
+                if not await self._limiter.hit(self._limit, what, name, key):
                     raise RateLimited(what, self._limit.get_expiry())
         except StorageError as error:
             _log.warning("tries are not counted", why=str(error))

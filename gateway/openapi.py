@@ -9,7 +9,7 @@ from starlette.requests import Request
 from gateway.endpoints import Access, Endpoint, Input, Media
 from gateway.problems import MEDIA_TYPE, REASONS, Problem
 
-_ALWAYS = ("not_found", "method_not_allowed", "internal", "unavailable")
+_ALWAYS = ("invalid_argument", "method_not_allowed", "internal", "unavailable")
 _TITLE = "Gesso"
 _ABOUT = (
     "The back end of an AI generation canvas. Errors are problem documents (RFC 9457); `reason` "
@@ -61,9 +61,6 @@ def reasons_of(endpoint: Endpoint) -> list[str]:
         reasons.append("unauthenticated")
     if endpoint.method != "GET":
         reasons.append("origin_not_allowed")
-    takes_input = endpoint.body is not None or endpoint.query.__struct_fields__
-    if takes_input or endpoint.idempotent_by_key or "{" in endpoint.path:
-        reasons.append("invalid_argument")
     if endpoint.body is not None:
         reasons += ["invalid_json", "unsupported_media_type", "too_large", "request_timeout"]
     return sorted(set(reasons))

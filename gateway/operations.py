@@ -1,22 +1,16 @@
 """The eight operations of a canvas change: JSON into messages."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 from gesso.canvas.v1 import canvas_pb2 as pb
 
-from servicekit.errors import Invalid
+from gateway.failures import InvalidOperation
+from servicekit.strictjson import dumps
 
 _ANY: dict[str, Any] = {}
 _TEXT = {"type": "string"}
 _OBJECT = {"type": "object"}
-
-
-class InvalidOperation(Invalid):
-    """An operation that is not of a form that we know."""
-
-    reason = "invalid_operation"
 
 
 def operations_from_json(values: list[Any]) -> list[pb.Operation]:
@@ -52,7 +46,7 @@ def _operation(value: Any) -> pb.Operation:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return dumps(value).encode()
 
 
 def _create_canvas(value: dict[str, Any]) -> pb.Operation:

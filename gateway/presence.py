@@ -1,7 +1,6 @@
 """The gateway's end of presence: one stream for the sockets of all windows."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,14 +11,16 @@ from gesso.presence.v1.presence_pb2_grpc import PresenceServiceStub
 
 from gateway.mailbox import Closed, Mailbox
 from gateway.pace import BURST, RATE_PER_SECOND, AbuseWatch, TokenBucket
+from servicekit.background import background
 from servicekit.client import Client
 from servicekit.errors import Failure
 from servicekit.identity import Behalf
 from servicekit.ids import new_id
+from servicekit.pauses import growing
 from servicekit.telemetry import logger
 
 CLOSE_LIMIT = 4429
-SHORTEST_PAUSE_SECONDS = 0.1
+FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 2.0
 
 Presence = tuple[bytes, bytes]
@@ -133,7 +134,7 @@ class PresenceLink:
         log = logger("gateway.presence")
         loop = asyncio.get_running_loop()
         stub = PresenceServiceStub(self._client.channel)
-        pauses = _pauses()
+        pauses = growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         fresh = True
         while True:
             began = loop.time()
@@ -150,7 +151,7 @@ class PresenceLink:
             finally:
                 stream.end()
             if loop.time() - began > LONGEST_PAUSE_SECONDS:
-                pauses = _pauses()
+                pauses = growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
                 fresh = True
             if fresh:
                 log.warning("presence is away", why=why, sessions=len(self._sessions))
@@ -165,12 +166,8 @@ class PresenceLink:
 async def linked(client: Client) -> AsyncIterator[PresenceLink]:
     """A link to the presence service, kept inside the block."""
     link = PresenceLink(client)
-    async with asyncio.TaskGroup() as tasks:
-        keeping = tasks.create_task(link.keep())
-        try:
-            yield link
-        finally:
-            keeping.cancel()
+    async with background(link.keep()):
+        yield link
 
 
 @dataclass
@@ -263,11 +260,3 @@ class _Stream:
             yield presence_pb2.ConnectRequest(
                 move=presence_pb2.Move(session_id=seat.session_id, cursor=cursor, drag=drag)
             )
-
-
-def _pauses() -> Iterator[float]:
-    longest = 2 * SHORTEST_PAUSE_SECONDS
-    while True:
-        # Spread, so that gateways do not come back all at once.
-        yield random.uniform(SHORTEST_PAUSE_SECONDS, longest)  # noqa: S311 - nothing is hidden
-        longest = min(2 * longest, LONGEST_PAUSE_SECONDS)

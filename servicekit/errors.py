@@ -76,6 +76,15 @@ class Unavailable(Failure):
     reason = "unavailable"
 
 
+class IdempotencyKeyReused(Conflict):
+    """The key came before with another request."""
+
+    reason = "idempotency_key_reused"
+
+    def __init__(self) -> None:
+        super().__init__("This idempotency key was used for another request.")
+
+
 FAMILIES: tuple[type[Failure], ...] = (
     Invalid,
     Unauthenticated,

@@ -57,23 +57,7 @@ def check_credentials(metadata: Iterable[tuple[str, str | bytes]], tokens: Seque
 
 def account_of(context: Context) -> str:
     """The account that a call acts for. Raises `Invalid` if it says none."""
-    account = _entry(context, ACCOUNT)
-    if not account:
+    account = dict(context.invocation_metadata() or ()).get(ACCOUNT)
+    if not isinstance(account, str) or not account:
         raise Invalid(f"The call needs the metadata entry {ACCOUNT}.")
     return account
-
-
-def behalf_of(context: Context) -> Behalf:
-    """For whom a call is made, to pass on with calls made on the way."""
-    return Behalf(
-        account_id=_entry(context, ACCOUNT),
-        request_id=_entry(context, REQUEST_ID),
-        trace=_entry(context, TRACE),
-    )
-
-
-def _entry(context: Context, name: str) -> str | None:
-    for key, value in context.invocation_metadata() or ():
-        if key == name:
-            return value if isinstance(value, str) else value.decode("latin-1")
-    return None

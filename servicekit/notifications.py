@@ -1,12 +1,13 @@
 """Hears PostgreSQL notifications, over a connection of its own that comes back by itself."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 import asyncpg
 
+from servicekit.background import background
+from servicekit.pauses import growing
 from servicekit.telemetry import logger
 
 PROBE_SECONDS = 15.0
@@ -17,39 +18,32 @@ LONGEST_PAUSE_SECONDS = 2.0
 _LOST = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError)
 
 
-@asynccontextmanager
-async def listening(
+def listening(
     url: str, channel: str, *, heard: Callable[[str], None], missed: Callable[[], None]
-) -> AsyncIterator[None]:
+) -> AbstractAsyncContextManager[None]:
     """Calls `heard` with the payload of each notification on `channel`, inside the block.
 
     Notifications that come while the connection is away are lost: `missed` is called each time
     it stands anew, the first time too, so that the caller looks for itself. Both must not block.
     """
-    async with asyncio.TaskGroup() as tasks:
-        listener = tasks.create_task(_listen(url, channel, heard, missed))
-        try:
-            yield
-        finally:
-            listener.cancel()
+    return background(_listen(url, channel, heard, missed))
 
 
 async def _listen(
     url: str, channel: str, heard: Callable[[str], None], missed: Callable[[], None]
 ) -> None:
     log = logger("notifications")
-    pause = FIRST_PAUSE_SECONDS
+    pauses = growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
     while True:
         try:
             async with _connection(url) as connection:
                 await connection.add_listener(channel, lambda *event: heard(event[-1]))
                 missed()
-                pause = FIRST_PAUSE_SECONDS
+                pauses = growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
                 await _until_lost(connection)
         except _LOST as error:
             log.warning("listening was interrupted", channel=channel, why=str(error))
-        await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - spreads, hides nothing
-        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        await asyncio.sleep(next(pauses))
 
 
 @asynccontextmanager

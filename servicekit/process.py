@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TypeVar
 
@@ -16,32 +16,43 @@ from servicekit.telemetry import configure_logs, logger
 
 S = TypeVar("S", bound=ServiceSettings)
 
-WRONG_SETTINGS = 2
+CANNOT_START = 2
+
+
+def chosen(module: str, arguments: Sequence[str], **roles: Callable[[], int]) -> int:
+    """Runs the role of a module that the arguments name, `serve` if they name none.
+
+    Returns the exit code.
+    """
+    name = " ".join(arguments) or "serve"
+    if name not in roles:
+        sys.stderr.write(f"usage: python -m {module} [{' | '.join(roles)}]\n")
+        return CANNOT_START
+    return roles[name]()
 
 
 def run(
     role: str,
-    service: str,
     settings_type: type[S],
     running: Callable[[S], AbstractAsyncContextManager[object]],
 ) -> int:
     """Runs `running(settings)` until SIGTERM or SIGINT, and returns the exit code.
 
-    `role` names the process, e.g. `generation-worker`; settings are read for `service` from the
-    environment. Leaving the context manager is the drain.
+    `role` names the process and its settings, e.g. `generation-worker`. Leaving the context
+    manager is the drain.
     """
     # We never fork; grpcio's fork support costs a sixth of its speed (docs/decisions/0002).
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     lines: list[str] = []
     try:
-        settings = load(settings_type, service, os.environ)
+        settings = load(settings_type, role, os.environ)
         configure_logs(role, settings.log_level)
         uvloop.run(_until_told(role, settings, running))
     except* WrongSettings as errors:
         lines = [line for error in _flat(errors) for line in error.lines]
     for line in lines:
         sys.stderr.write(f"gesso {role}: {line}\n")
-    return WRONG_SETTINGS if lines else 0
+    return CANNOT_START if lines else 0
 
 
 def _flat(errors: BaseExceptionGroup[WrongSettings]) -> Iterator[WrongSettings]:

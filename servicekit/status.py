@@ -23,6 +23,11 @@ from servicekit.errors import (
 )
 from servicekit.times import rfc3339
 
+# Whatever a client had put into its request, its failure must fit into the trailers of the call
+# (wire.MAX_METADATA_BYTES), where the detail stands twice.
+MAX_DETAIL_BYTES = 2_000
+MAX_TEXT_FACT_BYTES = 4_096
+
 CODES: dict[type[Failure], grpc.StatusCode] = {
     Invalid: grpc.StatusCode.INVALID_ARGUMENT,
     Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
@@ -49,19 +54,19 @@ def status_from_failure(failure: Failure, *, domain: str) -> grpc.Status:
     """The gRPC status of a failure.
 
     `domain` names the service, e.g. `canvas.gesso`. Facts become ErrorInfo metadata, each value
-    as JSON; times in them as RFC 3339.
+    as JSON; times in them as RFC 3339. A detail of more than 2,000 bytes and a text of more than
+    4 KiB of JSON are cut; other facts are as small as their makers keep them.
     """
     info = ErrorInfo(
         reason=failure.machine_word.upper(),
         domain=domain,
-        metadata={
-            name: json.dumps(value, default=rfc3339) for name, value in failure.facts.items()
-        },
+        metadata={name: _fact(value) for name, value in failure.facts.items()},
     )
     packed = ProtoAny()
     packed.Pack(info)
     code = CODES[family_of(failure)]
-    message = Status(code=code.value[0], message=failure.detail, details=[packed])
+    detail = failure.detail.encode()[:MAX_DETAIL_BYTES].decode(errors="ignore")
+    message = Status(code=code.value[0], message=detail, details=[packed])
     status: Any = rpc_status.to_status(message)
     if isinstance(failure, Unavailable):
         # The caller's gRPC must not repeat what we have given up on; the caller may.
@@ -84,6 +89,19 @@ def failure_from_rpc(error: grpc.aio.AioRpcError) -> Failure | None:
     if error.code() in _NO_ANSWER:
         return Unavailable("A part of the service did not answer; send the same request again.")
     return None
+
+
+def _fact(value: Any) -> str:
+    text = _json(value)
+    while isinstance(value, str) and len(text.encode()) > MAX_TEXT_FACT_BYTES:
+        # By halves, since how much longer the JSON is depends on the characters.
+        value = value[: len(value) // 2]
+        text = _json(f"{value}…")
+    return text
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, default=rfc3339, ensure_ascii=False)
 
 
 def _error_info(error: grpc.aio.AioRpcError) -> ErrorInfo | None:

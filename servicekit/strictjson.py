@@ -44,16 +44,6 @@ def dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def depth_of(value: Any) -> int:
-    """How many arrays and objects a value nests; 0 for a scalar."""
-    match value:
-        case dict():
-            return 1 + max((depth_of(member) for member in value.values()), default=0)
-        case list():
-            return 1 + max((depth_of(item) for item in value), default=0)
-    return 0
-
-
 def _check(value: Any, depth_left: int) -> None:
     match value:
         case str():

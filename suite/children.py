@@ -1,41 +1,24 @@
 """Starts child processes that end when we do, even if we are killed."""
 
-import ctypes
+import os
 import pwd
 import signal
 import sys
-from collections.abc import Callable
-from typing import TypedDict
+from collections.abc import Sequence
+from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
-
-
-class Credentials(TypedDict, total=False):
-    """Whom a child runs as, in the words of `subprocess.Popen`."""
-
-    user: int
-    group: int
-    extra_groups: list[int]
+_BECOME = Path(__file__).with_name("become.py")
 
 
-def credentials_of(user: str | None) -> Credentials:
-    """The ids of a user and its group, without our own groups; empty for None: as we are."""
-    if user is None:
-        return {}
-    entry = pwd.getpwnam(user)
-    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+def child_command(
+    command: Sequence[str], *, signalled: signal.Signals, user: str | None = None
+) -> list[str]:
+    """What starts a command as a child that is signalled when the thread that started it is gone.
 
-
-def dies_with_us(number: signal.Signals) -> Callable[[], None] | None:
-    """A `preexec_fn` that has the child signalled when the thread that started it is gone.
-
-    None where the kernel cannot do that; there an orderly stop still ends the children.
+    It runs as `user`, which only root can have, without our own groups; None stays who we are.
+    Where the kernel does not tell of the end of a parent, an orderly stop still ends the children.
     """
-    if sys.platform != "linux":
-        return None
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def ask() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, number)
-
-    return ask
+    entry = pwd.getpwnam(user) if user is not None else None
+    ids = (entry.pw_uid, entry.pw_gid) if entry else (-1, -1)
+    numbers = map(str, (os.getpid(), signalled.value, *ids))
+    return [sys.executable, "-I", "-S", str(_BECOME), *numbers, *command]

@@ -188,17 +188,16 @@ def settings() -> None:
 
 def _add_role(kind: RoleKind) -> None:
     """`gesso SERVICE serve|worker`: one process, as Kubernetes runs it."""
-    group = gesso.commands.get(kind.module.removeprefix("services."))
+    name = kind.module.removeprefix("services.")
+    group = gesso.commands.get(name)
     if group is None:
-        name = kind.module.removeprefix("services.")
         group = click.Group(name, help=f"The {name} service, one process of it.")
         gesso.add_command(group)
     assert isinstance(group, click.Group)
-    verb = kind.arguments[0]
 
-    @group.command(verb, help=f"Run one {kind.name} process until SIGTERM.")
+    @group.command(kind.verb, help=f"Run one {kind.name} process until SIGTERM.")
     def role() -> None:
-        sys.argv = [kind.module, *kind.arguments]
+        sys.argv = [kind.module, kind.verb]
         runpy.run_module(kind.module, run_name="__main__", alter_sys=True)
 
 

@@ -109,10 +109,10 @@ def check_port(port: int) -> None:
 
 def _role(kind: RoleKind, name: str, port: int | None, shared: Mapping[str, str]) -> Role:
     environment = dict(shared)
-    prefix = f"GESSO_{kind.service.replace('-', '_').upper()}"
+    prefix = f"GESSO_{kind.name.replace('-', '_').upper()}"
     if port is not None:
         environment[f"{prefix}_LISTEN"] = f"{HOST}:{port}"
-    load(kind.settings(), kind.service, environment)
+    load(kind.settings(), kind.name, environment)
     return Role(
         name=name,
         command=kind.command(),
@@ -129,6 +129,10 @@ def _internal_token(data_folder: Path) -> str:
     """The secret that the processes of this data folder share, made once."""
     path = data_folder / "internal-token"
     if not path.exists():
-        path.touch(mode=0o600)
-        path.write_text(secrets.token_hex(32))
+        # All at once: a kill in between leaves none, not an empty one.
+        fresh = path.with_name(f"{path.name}.new")
+        fresh.unlink(missing_ok=True)
+        fresh.touch(mode=0o600)
+        fresh.write_text(secrets.token_hex(32))
+        fresh.replace(path)
     return path.read_text()

@@ -4,6 +4,8 @@ import hashlib
 import importlib.util
 import os
 import pwd
+import shutil
+import signal
 import stat
 import subprocess
 import tempfile
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import asyncpg
 
-from suite.children import credentials_of
+from suite.children import child_command
 
 SYSTEM_USER = "embedded_postgres"
 SUPERUSER = "postgres"
@@ -98,22 +100,40 @@ def prepared(folder: Path) -> Server:
     folder = folder.resolve()
     server = Server(folder, _socket_folder(folder), _system_user())
     if server.user is not None:
-        owner = pwd.getpwnam(server.user)
-        for owned in (server.folder, server.sockets):
-            os.chown(owned, owner.pw_uid, owner.pw_gid)
-            _open_the_way_to(owned)
         _open_the_way_to(_programs())
+        for owned in (server.folder, server.sockets):
+            _give(owned, server.user)
     if not (folder / "PG_VERSION").exists():
-        _run(
-            "initdb",
-            f"--pgdata={folder}",
-            f"--username={SUPERUSER}",
-            "--auth=trust",
-            "--encoding=UTF8",
-            "--locale=C",
-            user=server.user,
-        )
+        _make_data(folder, server.user)
     return server
+
+
+def _make_data(folder: Path, user: str | None) -> None:
+    """Fills an empty folder, all at once: a kill in between leaves it empty."""
+    fresh = folder.with_name(f"{folder.name}-new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(mode=0o700)
+    if user is not None:
+        _give(fresh, user)
+    _run(
+        "initdb",
+        f"--pgdata={fresh}",
+        f"--username={SUPERUSER}",
+        "--auth=trust",
+        "--encoding=UTF8",
+        "--locale=C",
+        user=user,
+    )
+    try:
+        fresh.rename(folder)
+    except OSError as error:
+        raise NoDatabase(f"{folder} holds something else than a database: {error}") from error
+
+
+def _give(folder: Path, user: str) -> None:
+    owner = pwd.getpwnam(user)
+    os.chown(folder, owner.pw_uid, owner.pw_gid)
+    _open_the_way_to(folder)
 
 
 def _programs() -> Path:
@@ -127,8 +147,9 @@ def _programs() -> Path:
 
 def _run(program: str, *arguments: str, user: str | None) -> None:
     done = subprocess.run(
-        [_programs() / program, *arguments],
-        **credentials_of(user),
+        child_command(
+            [str(_programs() / program), *arguments], signalled=signal.SIGTERM, user=user
+        ),
         cwd="/",
         capture_output=True,
         text=True,

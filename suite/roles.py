@@ -9,17 +9,16 @@ from servicekit.settings import ServiceSettings
 
 @dataclass(frozen=True)
 class RoleKind:
-    """A kind of process: `python -m MODULE ARGUMENTS`, with the settings of `service`."""
+    """A kind of process, `python -m MODULE VERB`; its settings are called by its name."""
 
     name: str
     module: str
-    arguments: tuple[str, ...]
-    service: str
+    verb: str = "serve"
     settings_class: str = "Settings"
 
     def command(self) -> list[str]:
         """The command line of such a process. -P: the current folder is not for importing."""
-        return [sys.executable, "-P", "-m", self.module, *self.arguments]
+        return [sys.executable, "-P", "-m", self.module, self.verb]
 
     def settings(self) -> type[ServiceSettings]:
         """The class of its settings."""
@@ -29,20 +28,12 @@ class RoleKind:
         return found
 
 
-CANVAS = RoleKind("canvas", "services.canvas", ("serve",), "canvas")
-TASKS = RoleKind("tasks", "services.tasks", ("serve",), "tasks")
-TASKS_WORKER = RoleKind(
-    "tasks-worker", "services.tasks", ("worker",), "tasks-worker", "WorkerSettings"
-)
-GENERATION = RoleKind("generation", "services.generation", ("serve",), "generation")
-GENERATION_WORKER = RoleKind(
-    "generation-worker",
-    "services.generation",
-    ("worker",),
-    "generation-worker",
-    "WorkerSettings",
-)
-PRESENCE = RoleKind("presence", "services.presence", ("serve",), "presence")
-GATEWAY = RoleKind("gateway", "gateway", ("serve",), "gateway")
+CANVAS = RoleKind("canvas", "services.canvas")
+TASKS = RoleKind("tasks", "services.tasks")
+TASKS_WORKER = RoleKind("tasks-worker", "services.tasks", "worker", "WorkerSettings")
+GENERATION = RoleKind("generation", "services.generation")
+GENERATION_WORKER = RoleKind("generation-worker", "services.generation", "worker", "WorkerSettings")
+PRESENCE = RoleKind("presence", "services.presence")
+GATEWAY = RoleKind("gateway", "gateway")
 
 KINDS = (CANVAS, TASKS, TASKS_WORKER, GENERATION, GENERATION_WORKER, PRESENCE, GATEWAY)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from suite.children import credentials_of, dies_with_us
+from suite.children import child_command
 from suite.state import ProcessState, StateFile
 
 FIRST_PAUSE_SECONDS = 0.1
@@ -168,7 +168,9 @@ class _Kept:
             word.setblocking(False)
             word.bind(str(self._socket))
             self._process = await asyncio.create_subprocess_exec(
-                *self._role.command,
+                *child_command(
+                    self._role.command, signalled=self._role.stop_signal, user=self._role.user
+                ),
                 env={**self._role.environment, "NOTIFY_SOCKET": str(self._socket)},
                 cwd="/",
                 stdin=asyncio.subprocess.DEVNULL,
@@ -176,8 +178,6 @@ class _Kept:
                 stderr=asyncio.subprocess.STDOUT,
                 # A Ctrl-C at the terminal is for us alone; we stop them in order.
                 start_new_session=True,
-                preexec_fn=dies_with_us(self._role.stop_signal),
-                **credentials_of(self._role.user),
             )
             self._enter("starting")
             process = self._process

@@ -74,11 +74,11 @@ class AuthRoutes:
         access=Access.ANYONE,
         body=Registration,
         answers={201: AccountView},
-        refusals=("origin_not_allowed", "email_taken", "rate_limited"),
+        refusals=("email_taken", "rate_limited"),
     )
     async def register(self, call: Call[Registration, NoQuery]) -> Answer:
         """Make an account and sign in at once."""
-        await self._tries.count("registrations", _address(call.request))
+        await self._tries.count("registrations", address=_address(call.request))
         account = await self._accounts.register(
             email=call.body.email, password=call.body.password, name=call.body.name
         )
@@ -92,12 +92,12 @@ class AuthRoutes:
         access=Access.ANYONE,
         body=Credentials,
         answers={200: AccountView},
-        refusals=("origin_not_allowed", "invalid_credentials", "rate_limited"),
+        refusals=("invalid_credentials", "rate_limited"),
     )
     async def log_in(self, call: Call[Credentials, NoQuery]) -> Answer:
         """Sign in."""
         email = call.body.email.strip().lower()
-        await self._tries.count("sign-ins", _address(call.request), email)
+        await self._tries.count("sign-ins", address=_address(call.request), email=email)
         account = await self._accounts.log_in(email=email, password=call.body.password)
         return await self._signed_in(account, status=200)
 

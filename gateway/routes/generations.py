@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
+from gesso.canvas.v1 import canvas_pb2
+from gesso.canvas.v1.canvas_pb2_grpc import CanvasServiceStub
 from gesso.generation.v1 import generation_pb2 as pb
 from gesso.generation.v1.generation_pb2_grpc import GenerationServiceStub
 from gesso.wallet.v1 import wallet_pb2
@@ -11,13 +13,12 @@ from gesso.wallet.v1.wallet_pb2_grpc import WalletServiceStub
 from msgspec import Meta
 from starlette.requests import Request
 
+from gateway.credits import credits_from_micros
 from gateway.endpoints import Answer, Call, Input, NoQuery, Output, PageQuery, endpoint
 from servicekit.client import Client
 from servicekit.errors import Invalid
 from servicekit.ids import new_id
 from servicekit.times import micros_from_time, rfc3339, time_from_timestamp
-
-MICROS = 1_000_000
 
 _STATUSES = {
     "queued": pb.JOB_STATUS_PENDING,
@@ -161,7 +162,9 @@ class Prices(Output, frozen=True):
 class GenerationRoutes:
     """Jobs and credits of who is signed in."""
 
-    def __init__(self, generation: Client) -> None:
+    def __init__(self, generation: Client, canvas: Client) -> None:
+        self._canvas = canvas
+        self._canvases = CanvasServiceStub(canvas.channel)
         self._generation = generation
         self._stub = GenerationServiceStub(generation.channel)
         self._wallet = WalletServiceStub(generation.channel)
@@ -172,16 +175,21 @@ class GenerationRoutes:
         tag="generations",
         body=GenerationRequest,
         answers={202: Operation},
-        refusals=("insufficient_balance", "backlog_full", "idempotency_key_reused"),
+        refusals=("not_found", "insufficient_balance", "backlog_full", "idempotency_key_reused"),
         idempotent_by_key=True,
     )
     async def enqueue(self, call: Call[GenerationRequest, NoQuery]) -> Answer:
         """Order something: it is charged now, and given back if it fails.
 
-        The result goes to the canvas. With the same `Idempotency-Key` the same job is answered,
-        and nothing is charged again.
+        The result goes to the canvas, which has to be there. With the same `Idempotency-Key` the
+        same job is answered, and nothing is charged again.
         """
         asked = call.body
+        await self._canvas.call(
+            self._canvases.GetSyncStatus,
+            canvas_pb2.GetSyncStatusRequest(canvas_id=call.path["canvas_id"]),
+            call.behalf,
+        )
         completion = pb.CanvasCompletion(
             placeholder_node_id=asked.canvas_completion.placeholder_node_id
         )
@@ -286,11 +294,6 @@ class GenerationRoutes:
                 ]
             )
         )
-
-
-def credits_from_micros(micros: int) -> float | int:
-    """Credits as a JSON number with at most six decimals."""
-    return micros // MICROS if micros % MICROS == 0 else micros / MICROS
 
 
 def _statuses(names: str) -> Iterable[pb.JobStatus.ValueType]:

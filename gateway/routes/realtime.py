@@ -24,6 +24,8 @@ PATH = "/api/canvas-projects/{canvas_id}/realtime"
 SUBPROTOCOL = "gesso.v1"
 # Windows that are sent away come back to the other gateways one after another.
 SPREAD_SECONDS = 3.0
+# A control frame has 125 bytes, two of which are the code (RFC 6455, 5.5).
+MAX_REASON_BYTES = 123
 
 SIGNED_OUT = Closed(4401, "Nobody is signed in, or not any more.")
 FOREIGN_PAGE = Closed(4403, "A page of this origin may not connect.")
@@ -73,7 +75,7 @@ class RealtimeRoute:
         try:
             closed = await self._held(websocket)
             if closed is not None:
-                await websocket.close(closed.code, closed.reason)
+                await websocket.close(closed.code, _close_reason(closed.reason))
         except (WebSocketDisconnect, RuntimeError) as error:
             # The other end was gone before it could be told.
             _log.debug("a window was gone", why=str(error))
@@ -103,11 +105,10 @@ class RealtimeRoute:
         self, websocket: WebSocket, canvas_id: str
     ) -> tuple[Closed | None, Asker | None, int]:
         """Why a window may not be here, or else whose it is and where the canvas is."""
-        by_cookie = "authorization" not in websocket.headers
-        if by_cookie and not self._doorkeeper.allows(websocket.headers.get("origin")):
+        if not self._doorkeeper.allows_window(websocket):
             return FOREIGN_PAGE, None, 0
         try:
-            asker = await self._doorkeeper.asker(websocket)
+            asker = await self._doorkeeper.asker(websocket, slides=False)
             if asker is None:
                 return SIGNED_OUT, None, 0
             status = await self._canvas.call(
@@ -156,6 +157,11 @@ class RealtimeRoute:
         await self._draining.wait()
         await asyncio.sleep(random.uniform(0, SPREAD_SECONDS))  # noqa: S311 - spreads, hides nothing
         return GOING_AWAY
+
+
+def _close_reason(text: str) -> str:
+    """As much of a text as fits a close frame."""
+    return text.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
 
 
 async def _first_of(*ends: Coroutine[Any, Any, Closed | None]) -> Closed | None:

@@ -1,12 +1,15 @@
 """Resources (stored files) and assets (what an account calls its own things)."""
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated
 
 from gesso.assets.v1 import assets_pb2
 from gesso.assets.v1.assets_pb2_grpc import AssetsServiceStub
 from msgspec import Meta
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -15,13 +18,15 @@ from starlette.types import Message
 
 from gateway import ranges
 from gateway.endpoints import Answer, Call, Input, Media, NoQuery, Output, PageQuery, endpoint
-from gateway.failures import TooLarge, UnsupportedMediaType
+from gateway.failures import RequestTimeout, TooLarge, UnsupportedMediaType
 from servicekit.client import Client
 from servicekit.errors import Invalid
 from servicekit.objects import CHUNK_BYTES, Objects
 from servicekit.times import rfc3339, time_from_timestamp
 
 MAX_UPLOAD_BYTES = 32 * 1024 * 1024
+# At 64 KiB a second the longest file takes nine minutes.
+UPLOAD_SECONDS = 600.0
 # What a multipart body has beside the file.
 _ENVELOPE_BYTES = 16 * 1024
 # Shown in place; everything else is only offered for download, since it could run as a page.
@@ -94,16 +99,9 @@ class ResourceRoutes:
 
         Its type is told from its bytes. At most 32 MiB.
         """
-        content_type = call.request.headers.get("content-type", "")
-        if not content_type.startswith("multipart/form-data"):
-            raise UnsupportedMediaType("multipart/form-data")
-        request = _limited(call.request, MAX_UPLOAD_BYTES + _ENVELOPE_BYTES)
-        try:
-            async with request.form(max_files=1, max_fields=4) as form:
-                file, kind = _parts(form)
-                stored = await self._objects.put_stream(_chunks(file))
-        except HTTPException as error:
-            raise Invalid(f"The multipart body is malformed: {error.detail}", path="file") from None
+        async with _form(call.request) as form:
+            file, kind = _parts(form)
+            stored = await self._objects.put_stream(_chunks(file))
         created = await self._canvas.call(
             self._stub.CreateResource,
             assets_pb2.CreateResourceRequest(
@@ -236,6 +234,32 @@ class ResourceRoutes:
         request = assets_pb2.GetResourceRequest(resource_id=call.path["resource_id"])
         found = await self._canvas.call(self._stub.GetResource, request, call.behalf)
         return found.resource
+
+
+@asynccontextmanager
+async def _form(request: Request) -> AsyncIterator[FormData]:
+    """The parts of a multipart body, whose files are closed at the end.
+
+    Raises `UnsupportedMediaType`, `TooLarge`, `RequestTimeout`, and `Invalid` for a malformed one.
+    """
+    media_type, parameters = parse_options_header(request.headers.get("content-type"))
+    if media_type != b"multipart/form-data":
+        raise UnsupportedMediaType("multipart/form-data")
+    # Python has codecs that give anything.
+    if parameters.get(b"charset", b"utf-8").lower() != b"utf-8":
+        raise UnsupportedMediaType("multipart/form-data in UTF-8")
+    limited = _limited(request, MAX_UPLOAD_BYTES + _ENVELOPE_BYTES)
+    try:
+        async with asyncio.timeout(UPLOAD_SECONDS):
+            form = await limited.form(max_files=1, max_fields=4)
+    except TimeoutError:
+        raise RequestTimeout from None
+    except HTTPException as error:
+        raise Invalid(f"The multipart body is malformed: {error.detail}", path="file") from None
+    try:
+        yield form
+    finally:
+        await form.close()
 
 
 def _limited(request: Request, limit: int) -> Request:

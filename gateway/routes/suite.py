@@ -49,6 +49,7 @@ class SuiteRoutes:
         tag="suite",
         access=Access.ANYONE,
         answers={200: Media("application/octet-stream", "A part of a page.")},
+        refusals=("not_found",),
     )
     async def static(self, call: Call[None, NoQuery]) -> Response:
         """Read a script, style or picture of the pages."""

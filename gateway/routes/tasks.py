@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from gateway import sse
 from gateway.endpoints import Answer, Call, Input, Media, NoQuery, Output, endpoint
+from gateway.failures import InvalidCursor
 from servicekit.client import Client
 from servicekit.errors import Failure, Invalid, Unavailable
 from servicekit.identity import Behalf
@@ -270,13 +271,9 @@ class TaskRoutes:
                     yield sse.event("error", b'{"reason":"unavailable"}')
                     return
             await asyncio.sleep(RESUME_SECONDS)
+        if not begun:
+            yield sse.CONNECTED
         yield sse.MOVED
-
-
-class InvalidCursor(Invalid):
-    """A cursor is a non-negative integer."""
-
-    reason = "invalid_cursor"
 
 
 def _sequence_of(answer: pb.WatchTextEventsResponse) -> int:
@@ -286,7 +283,7 @@ def _sequence_of(answer: pb.WatchTextEventsResponse) -> int:
 
 def _sequence(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 18):
-        raise InvalidCursor("after and Last-Event-ID are non-negative integers.", path="after")
+        raise InvalidCursor
     return int(text)
 
 

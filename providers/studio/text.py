@@ -17,7 +17,7 @@ import re
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from json import JSONDecodeError, JSONDecoder
+from json import JSONDecoder
 
 from providers.text import ModelRefused
 
@@ -138,7 +138,7 @@ def _without_json(prompt: str) -> tuple[str, str | None]:
         return prompt, None
     try:
         _, end = JSONDecoder().raw_decode(rest)
-    except (JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # Python reads no integer of more than 4,300 digits
         return prompt, None
     return f"{before} {rest[end:]}", rest[:end]
 

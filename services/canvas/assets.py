@@ -2,16 +2,14 @@
 
 import asyncio
 
-from servicekit.errors import Invalid, NotFound
+from servicekit.errors import IdempotencyKeyReused, Invalid, NotFound
 from servicekit.ids import new_id
 from servicekit.objects import Objects
 from services.canvas.assets_store import AssetsStore
 from services.canvas.domain.assets import Asset, Draft, Resource, check_kind, check_resource
-from services.canvas.domain.failures import AssetVersionConflict, IdempotencyKeyReused
+from services.canvas.domain.failures import AssetVersionConflict
 from services.canvas.domain.limits import Limits
 from services.canvas.probe import HEAD_BYTES, probe
-
-NEWEST = 2**63 - 1
 
 
 class AssetsService:

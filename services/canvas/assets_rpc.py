@@ -4,9 +4,9 @@ from gesso.assets.v1 import assets_pb2
 from gesso.assets.v1.assets_pb2_grpc import AssetsServiceServicer
 
 from servicekit.identity import Context, account_of
-from servicekit.pages import page_size, place_from_token, token_from_place
+from servicekit.pages import page_of, page_size, place_from_token
 from servicekit.times import timestamp_from_time
-from services.canvas.assets import NEWEST, AssetsService
+from services.canvas.assets import AssetsService
 from services.canvas.domain.assets import Asset, Draft, Resource
 
 
@@ -62,14 +62,11 @@ class AssetsRpc(AssetsServiceServicer):
     ) -> assets_pb2.ListAssetsResponse:
         """See assets.proto."""
         size = page_size(request.page_size)
-        place = place_from_token(request.page_token, int)
-        found = await self._service.page(
-            account_of(context), place[0] if place else NEWEST, size + 1
-        )
-        shown = found[:size]
+        (before,) = place_from_token(request.page_token)
+        found = await self._service.page(account_of(context), before, size + 1)
+        shown, next_page_token = page_of(found, size, lambda asset: (asset.key,))
         return assets_pb2.ListAssetsResponse(
-            assets=map(proto_from_asset, shown),
-            next_page_token=token_from_place(shown[-1].key) if len(found) > size else "",
+            assets=map(proto_from_asset, shown), next_page_token=next_page_token
         )
 
     async def DeleteAsset(

@@ -1,13 +1,13 @@
 """Tells presence what was committed, without holding up the commit."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import grpc
 from gesso.presence.v1 import presence_pb2
 from gesso.presence.v1.presence_pb2_grpc import PresenceServiceStub
 
+from servicekit.background import background
 from servicekit.client import Client
 from servicekit.errors import Failure
 from servicekit.identity import Behalf
@@ -49,15 +49,9 @@ class Feed:
         return taken
 
 
-@asynccontextmanager
-async def feeding(feed: Feed, presence: Client) -> AsyncIterator[None]:
+def feeding(feed: Feed, presence: Client) -> AbstractAsyncContextManager[None]:
     """Passes the news on to presence, inside the block."""
-    async with asyncio.TaskGroup() as tasks:
-        telling = tasks.create_task(_tell(feed, presence))
-        try:
-            yield
-        finally:
-            telling.cancel()
+    return background(_tell(feed, presence))
 
 
 async def _tell(feed: Feed, presence: Client) -> None:

@@ -27,7 +27,14 @@ def probe(head: bytes) -> Probe:
             with Image.open(io.BytesIO(head), formats=_FORMATS) as image:
                 width, height = image.size
                 mime_type = Image.MIME[image.format or ""]
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError):
+    except (
+        UnidentifiedImageError,
+        Image.DecompressionBombError,
+        OSError,
+        ValueError,
+        SyntaxError,
+        RuntimeError,  # what its reader of AVIF raises
+    ):
         guess = filetype.guess(head)
         # What claims to be a picture but cannot be opened as one is just a file.
         known = guess is not None and guess.mime.startswith(("video/", "audio/", "application/"))

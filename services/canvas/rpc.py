@@ -7,7 +7,7 @@ from gesso.canvas.v1.canvas_pb2_grpc import CanvasServiceServicer
 
 from servicekit.errors import Invalid
 from servicekit.identity import Context, account_of
-from servicekit.pages import page_size, place_from_token, token_from_place
+from servicekit.pages import page_of, page_size, place_from_token
 from servicekit.strictjson import NotJson, loads
 from servicekit.times import micros_from_time, time_from_micros, timestamp_from_time
 from services.canvas.domain.canonical import hex_of
@@ -38,6 +38,7 @@ _AGENT_STATES = {
     canvas_pb2.AGENT_STATE_FINISHING: "finishing",
 }
 _STATES_OF_AGENTS = {name: state for state, name in _AGENT_STATES.items()}
+_NEWEST = (micros_from_time(NEWEST[0]), NEWEST[1])
 
 
 class CanvasRpc(CanvasServiceServicer):
@@ -51,18 +52,15 @@ class CanvasRpc(CanvasServiceServicer):
     ) -> canvas_pb2.ListCanvasesResponse:
         """See canvas.proto."""
         size = page_size(request.page_size)
-        place = place_from_token(request.page_token, int, int)
-        before = (time_from_micros(place[0]), place[1]) if place else NEWEST
-        found = await self._service.page(account_of(context), before, size + 1)
-        shown = found[:size]
-        more = len(found) > size
+        micros, incarnation = place_from_token(request.page_token, newest=_NEWEST)
+        found = await self._service.page(
+            account_of(context), (time_from_micros(micros), incarnation), size + 1
+        )
+        shown, next_page_token = page_of(
+            found, size, lambda canvas: (micros_from_time(canvas.updated_at), canvas.incarnation)
+        )
         return canvas_pb2.ListCanvasesResponse(
-            canvases=map(canvas_from_summary, shown),
-            next_page_token=token_from_place(
-                micros_from_time(shown[-1].updated_at), shown[-1].incarnation
-            )
-            if more
-            else "",
+            canvases=map(canvas_from_summary, shown), next_page_token=next_page_token
         )
 
     async def GetCanvas(

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, TypeVar
 
+from servicekit.background import background
 from servicekit.errors import Failure
 
 MAX_ITEMS = 200
@@ -65,15 +66,6 @@ class Batches(Generic[Item, Outcome]):
                 future.set_result(settled[place])
 
 
-@asynccontextmanager
-async def settling(*batches: Batches[Item, Outcome]) -> AsyncIterator[None]:
+def settling(*batches: Batches[Any, Any]) -> AbstractAsyncContextManager[None]:
     """Has the batches settled, inside the block."""
-    async with asyncio.TaskGroup() as tasks:
-        settlers = [
-            tasks.create_task(each.settle_forever()) for each in batches for _ in range(IN_FLIGHT)
-        ]
-        try:
-            yield
-        finally:
-            for settler in settlers:
-                settler.cancel()
+    return background(*(each.settle_forever() for each in batches for _ in range(IN_FLIGHT)))

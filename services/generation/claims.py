@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from servicekit.pauses import spread
 from services.generation.domain.jobs import ClaimedJob
-from services.generation.patience import jittered
 from services.generation.store import Claimed, QueueStore
 from services.generation.wakeups import Wakeups
 
@@ -61,7 +61,7 @@ class Claims:
             left = until - loop.time()
             if claimed.jobs or left <= 0 or self._draining.is_set():
                 return claimed.jobs
-            await self._wakeups.pending.wait(min(left, jittered(self._poll_seconds)), since=calls)
+            await self._wakeups.pending.wait(min(left, spread(2 * self._poll_seconds)), since=calls)
 
     async def _look(self, claim: Claim) -> Claimed:
         now = asyncio.get_running_loop().time()

@@ -8,7 +8,9 @@ from datetime import timedelta
 
 import grpc
 
+from servicekit.background import background
 from servicekit.errors import Conflict, Failure, Invalid
+from servicekit.pauses import spread
 from servicekit.telemetry import logger
 from servicekit.times import rfc3339
 from services.generation.canvases import Canvases
@@ -22,7 +24,6 @@ from services.generation.domain.placement import (
     nodes_to_read,
     place,
 )
-from services.generation.patience import jittered
 from services.generation.wakeups import Wakeups
 
 MAX_AT_ONCE = 8
@@ -110,7 +111,7 @@ class Deliveries:
                 self._running.add(task)
                 task.add_done_callback(self._ended)
             if len(taken) < free or free == 0:
-                pause = jittered(self._pace.poll_seconds)
+                pause = spread(2 * self._pace.poll_seconds)
                 await self._wakeups.deliveries.wait(pause, since=calls)
 
     async def drained(self) -> None:
@@ -119,6 +120,8 @@ class Deliveries:
             _, late = await asyncio.wait(self._running, timeout=self._pace.drain_seconds)
             for task in late:
                 task.cancel()
+            # They use the database, which is closed after this.
+            await asyncio.gather(*late, return_exceptions=True)
 
     async def _deliver(self, delivery: Delivery) -> None:
         try:
@@ -127,7 +130,7 @@ class Deliveries:
             longest = min(
                 self._pace.pause_seconds * 2 ** min(delivery.token, 16), LONGEST_PAUSE_SECONDS
             )
-            pause = jittered(longest / 2)
+            pause = spread(longest)
             self._log.warning(
                 "put off", job_id=delivery.job_id, seconds=round(pause, 3), why=str(failure)
             )
@@ -216,10 +219,8 @@ class Deliveries:
 @asynccontextmanager
 async def delivering(deliveries: Deliveries) -> AsyncIterator[None]:
     """Delivers inside the block; what was taken is brought to its end after it."""
-    async with asyncio.TaskGroup() as tasks:
-        taking = tasks.create_task(deliveries.deliver_forever())
-        try:
+    try:
+        async with background(deliveries.deliver_forever()):
             yield
-        finally:
-            taking.cancel()
-            await deliveries.drained()
+    finally:
+        await deliveries.drained()

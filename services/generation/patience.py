@@ -1,11 +1,11 @@
-"""How long to wait before doing something again, and who does it for calls."""
+"""Makes a call again while nobody answers it."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from servicekit.errors import Unavailable
+from servicekit.pauses import growing
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
@@ -19,18 +19,12 @@ async def answered(call: Callable[[], Awaitable[Answer]], *, until: float) -> An
     `until` is in the time of the event loop; after it the last `Unavailable` is raised.
     """
     loop = asyncio.get_running_loop()
-    pause = FIRST_PAUSE_SECONDS
+    pauses = growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
     while True:
+        pause = next(pauses)
         try:
             return await call()
         except Unavailable:
-            wait = jittered(pause / 2)
-            if loop.time() + wait >= until:
+            if loop.time() + pause >= until:
                 raise
-            await asyncio.sleep(wait)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-
-
-def jittered(seconds: float) -> float:
-    """Once to twice as long, so that not all who wait come back at once."""
-    return random.uniform(seconds, 2 * seconds)  # noqa: S311 - spreads, hides nothing
+        await asyncio.sleep(pause)

@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from servicekit.errors import Invalid
 from servicekit.identity import Context, account_of
-from servicekit.pages import page_size, place_from_token, token_from_place
+from servicekit.pages import page_of, page_size, place_from_token
 from servicekit.strictjson import loads
 from servicekit.times import timestamp_from_time
 from services.generation.claims import Claim, Claims
@@ -28,7 +28,7 @@ from services.generation.domain.jobs import (
     Target,
 )
 from services.generation.domain.requests import Request, drafted
-from services.generation.service import NEWEST, GenerationService
+from services.generation.service import GenerationService
 
 MAX_ITEMS = 100
 MAX_RESULT_BYTES = 256 * 1024
@@ -150,17 +150,13 @@ class GenerationRpc(GenerationServiceServicer):
     ) -> generation_pb2.ListJobSummariesResponse:
         """See generation.proto."""
         size = page_size(request.page_size, default=DEFAULT_PAGE_SIZE)
-        place = place_from_token(request.page_token, int)
+        (before,) = place_from_token(request.page_token)
         found = await self._service.page(
-            account_of(context),
-            statuses_from_proto(request.statuses),
-            place[0] if place else NEWEST,
-            size + 1,
+            account_of(context), statuses_from_proto(request.statuses), before, size + 1
         )
-        shown = found[:size]
+        shown, next_page_token = page_of(found, size, lambda summary: (summary.key,))
         return generation_pb2.ListJobSummariesResponse(
-            jobs=map(proto_from_summary, shown),
-            next_page_token=token_from_place(shown[-1].key) if len(found) > size else "",
+            jobs=map(proto_from_summary, shown), next_page_token=next_page_token
         )
 
     async def GetQueueOverview(

@@ -1,15 +1,14 @@
 """What can be done with jobs."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from uuid import uuid4
 
-from servicekit.errors import NotFound
+from servicekit.errors import IdempotencyKeyReused, NotFound
 from services.generation.batches import Batches, settling
 from services.generation.domain.failures import (
     BacklogFull,
-    IdempotencyKeyReused,
     InsufficientBalance,
     LeaseFenced,
 )
@@ -27,8 +26,6 @@ from services.generation.leases_store import LeasesStore
 from services.generation.store import QueueStore
 from services.generation.summaries_store import SummariesStore
 from services.generation.wakeups import Wakeups
-
-NEWEST = 2**63 - 1
 
 Renewal = tuple[Lease, timedelta]
 
@@ -54,11 +51,9 @@ class GenerationService:
         self._completions = Batches(self._complete)
         self._failings = Batches(self._fail)
 
-    @asynccontextmanager
-    async def settling(self) -> AsyncIterator[None]:
+    def settling(self) -> AbstractAsyncContextManager[None]:
         """Settles what workers report, inside the block."""
-        async with settling(self._renewals), settling(self._completions), settling(self._failings):
-            yield
+        return settling(self._renewals, self._completions, self._failings)
 
     async def enqueue(self, account_id: str, draft: Draft) -> tuple[Summary, bool]:
         """Charges the account and stores a job, once for each dedupe key (GN2 to GN4).

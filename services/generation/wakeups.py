@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 
+from servicekit.background import background
 from servicekit.errors import Failure
 from servicekit.notifications import listening
 from servicekit.postgres import Database
@@ -117,10 +118,6 @@ async def waking(wakeups: Wakeups, database: Database, url: str) -> AsyncIterato
     """Hears the other processes and tells them, inside the block."""
     async with (
         listening(url, PENDING, heard=wakeups.heard, missed=wakeups.pending.wake_all),
-        asyncio.TaskGroup() as tasks,
+        background(wakeups.notify_forever(database)),
     ):
-        telling = tasks.create_task(wakeups.notify_forever(database))
-        try:
-            yield
-        finally:
-            telling.cancel()
+        yield

@@ -1,10 +1,8 @@
 """What can be done with money."""
 
-from services.generation.domain.failures import IdempotencyKeyReused
+from servicekit.errors import IdempotencyKeyReused
 from services.generation.domain.money import Entry, Grant
 from services.generation.wallet_store import WalletStore
-
-NEWEST = 2**63 - 1
 
 
 class WalletService:

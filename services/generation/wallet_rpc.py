@@ -4,11 +4,11 @@ from gesso.wallet.v1 import wallet_pb2
 from gesso.wallet.v1.wallet_pb2_grpc import WalletServiceServicer
 
 from servicekit.identity import Context, account_of
-from servicekit.pages import page_size, place_from_token, token_from_place
+from servicekit.pages import page_of, page_size, place_from_token
 from servicekit.times import timestamp_from_time
 from services.generation.domain.money import Entry, Grant
 from services.generation.domain.prices import PRICES
-from services.generation.wallet import NEWEST, WalletService
+from services.generation.wallet import WalletService
 
 
 class WalletRpc(WalletServiceServicer):
@@ -22,15 +22,13 @@ class WalletRpc(WalletServiceServicer):
     ) -> wallet_pb2.GetWalletResponse:
         """See wallet.proto."""
         size = page_size(request.page_size)
-        place = place_from_token(request.page_token, int)
-        balance, found = await self._service.page(
-            account_of(context), place[0] if place else NEWEST, size + 1
-        )
-        shown = found[:size]
+        (before,) = place_from_token(request.page_token)
+        balance, found = await self._service.page(account_of(context), before, size + 1)
+        shown, next_page_token = page_of(found, size, lambda entry: (entry.key,))
         return wallet_pb2.GetWalletResponse(
             balance_micros=balance,
             entries=map(proto_from_entry, shown),
-            next_page_token=token_from_place(shown[-1].key) if len(found) > size else "",
+            next_page_token=next_page_token,
         )
 
     async def Grant(

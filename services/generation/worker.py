@@ -14,6 +14,7 @@ from providers.studio.image import StudioImages
 from servicekit import client
 from servicekit.errors import Failure
 from servicekit.objects import Objects
+from servicekit.pauses import spread
 from servicekit.telemetry import Metrics, logger, metrics_served
 from services.generation.attempts import Attempts
 from services.generation.domain.budget import Deadlines, deadlines
@@ -21,7 +22,6 @@ from services.generation.domain.failures import LeaseFenced
 from services.generation.domain.jobs import KINDS, UNEXPLAINED, ClaimedJob
 from services.generation.domain.params import DEFAULT_MODEL
 from services.generation.outputs import Outputs
-from services.generation.patience import jittered
 from services.generation.queue import Queue
 from services.generation.settings import WorkerSettings
 
@@ -170,7 +170,7 @@ class Worker:
 
     async def _pause(self, length: timedelta) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(jittered(length.total_seconds() / 2)):
+            async with asyncio.timeout(spread(length.total_seconds())):
                 await self._draining.wait()
 
 

@@ -8,6 +8,7 @@ from gesso.presence.v1 import presence_pb2
 from gesso.presence.v1.presence_pb2_grpc import add_PresenceServiceServicer_to_server
 
 from servicekit import server
+from servicekit.background import background
 from servicekit.telemetry import Metrics
 from services.presence.rpc import PresenceRpc
 from services.presence.service import PresenceService
@@ -22,23 +23,20 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
     service = PresenceService(tick_seconds=settings.tick_seconds)
     rpc = PresenceRpc(service)
     draining = asyncio.Event()
-    async with asyncio.TaskGroup() as tasks:
-        beating = tasks.create_task(service.beat(settings.heartbeat_seconds))
-        tasks.create_task(service.end_when(draining))
-        try:
-            async with server.serving(
-                settings,
-                service="presence",
-                offers={_PRESENCE: lambda grpc: add_PresenceServiceServicer_to_server(rpc, grpc)},
-                check=_always_well,
-                draining=draining,
-                metrics=Metrics(),
-                # A stream that ended by age would give every window another number.
-                ageing=False,
-            ) as port:
-                yield port
-        finally:
-            beating.cancel()
+    async with (
+        background(service.beat(settings.heartbeat_seconds), service.end_when(draining)),
+        server.serving(
+            settings,
+            service="presence",
+            offers={_PRESENCE: lambda grpc: add_PresenceServiceServicer_to_server(rpc, grpc)},
+            check=_always_well,
+            draining=draining,
+            metrics=Metrics(),
+            # A stream that ended by age would give every window another number.
+            ageing=False,
+        ) as port,
+    ):
+        yield port
 
 
 async def _always_well() -> None:

@@ -1,14 +1,15 @@
 """Gives new text to everyone in this process who reads it: one database read, however many."""
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import islice
 
+from servicekit.background import background
 from servicekit.errors import Failure, NotFound
 from servicekit.notifications import listening
+from servicekit.pauses import spread
 from services.tasks.domain.failures import Draining
 from services.tasks.domain.text import Terminal, TextEvent
 from services.tasks.store import TEXT_CHANNEL, Reading, Standing, TasksStore
@@ -163,23 +164,18 @@ async def feeding(
     """Keeps the feed going inside the block; ends its topics once `draining` is set."""
     async with (
         listening(database_url, TEXT_CHANNEL, heard=feed.changed, missed=feed.look_again),
-        asyncio.TaskGroup() as tasks,
+        background(
+            feed.read_what_changed(),
+            _look_now_and_then(feed, poll_seconds),
+            _drain(feed, draining),
+        ),
     ):
-        own = [
-            tasks.create_task(feed.read_what_changed()),
-            tasks.create_task(_look_now_and_then(feed, poll_seconds)),
-            tasks.create_task(_drain(feed, draining)),
-        ]
-        try:
-            yield
-        finally:
-            for task in own:
-                task.cancel()
+        yield
 
 
 async def _look_now_and_then(feed: TextFeed, poll_seconds: float) -> None:
     while True:
-        await asyncio.sleep(random.uniform(poll_seconds / 2, poll_seconds))  # noqa: S311 - spreads, hides nothing
+        await asyncio.sleep(spread(poll_seconds))
         feed.look_again()
 
 

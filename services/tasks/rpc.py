@@ -6,11 +6,11 @@ from gesso.tasks.v1 import tasks_pb2
 from gesso.tasks.v1.tasks_pb2_grpc import TasksServiceServicer
 
 from servicekit.identity import Context, account_of
-from servicekit.pages import page_size, place_from_token, token_from_place
+from servicekit.pages import page_of, page_size, place_from_token
 from servicekit.times import timestamp_from_time
 from services.tasks.domain.tasks import Choice, LogEntry, Order, Status, Task
 from services.tasks.domain.text import Alive, Delta, Reset, Terminal, TextEvent
-from services.tasks.service import NEWEST, TasksService
+from services.tasks.service import TasksService
 
 _STATUSES: dict[Status, tasks_pb2.TaskStatus.ValueType] = {
     "queued": tasks_pb2.TASK_STATUS_QUEUED,
@@ -49,19 +49,16 @@ class TasksRpc(TasksServiceServicer):
     ) -> tasks_pb2.ListTasksResponse:
         """See tasks.proto."""
         size = page_size(request.page_size)
-        place = place_from_token(request.page_token, int)
+        (before,) = place_from_token(request.page_token)
         choice = Choice(
             canvas_id=request.canvas_id if request.HasField("canvas_id") else None,
             node_id=request.node_id if request.HasField("node_id") else None,
             active_only=request.active_only,
         )
-        found = await self._service.page(
-            account_of(context), choice, place[0] if place else NEWEST, size + 1
-        )
-        shown = found[:size]
+        found = await self._service.page(account_of(context), choice, before, size + 1)
+        shown, next_page_token = page_of(found, size, lambda task: (task.key,))
         return tasks_pb2.ListTasksResponse(
-            tasks=map(proto_from_task, shown),
-            next_page_token=token_from_place(shown[-1].key) if len(found) > size else "",
+            tasks=map(proto_from_task, shown), next_page_token=next_page_token
         )
 
     async def WatchTextEvents(

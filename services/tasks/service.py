@@ -3,16 +3,13 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from servicekit.errors import Invalid, NotFound
+from servicekit.errors import IdempotencyKeyReused, Invalid, NotFound
 from servicekit.ids import new_id
-from services.tasks.domain.failures import IdempotencyKeyReused
 from services.tasks.domain.tasks import Choice, LogEntry, Order, Task, check_backlog
 from services.tasks.domain.text import Alive, Terminal, TextEvent
 from services.tasks.feed import TextFeed
 from services.tasks.models import DEFAULT, TextModels
 from services.tasks.store import TasksStore
-
-NEWEST = 2**63 - 1
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """The worker: claims tasks while it has room, does them, hands them back when it has to go."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -9,6 +8,7 @@ from servicekit import postgres
 from servicekit.errors import Failure
 from servicekit.ids import new_id
 from servicekit.notifications import listening
+from servicekit.pauses import spread
 from servicekit.telemetry import Metrics, logger, metrics_served
 from services.tasks.domain.failures import LeaseLost
 from services.tasks.domain.tasks import FAULT
@@ -58,7 +58,6 @@ class Worker:
 
     async def sweep(self) -> None:
         """Now and then fails tasks that were lost too often, and wakes the worker, for ever."""
-        longest = self._settings.poll_seconds
         while True:
             try:
                 while task_id := await self._store.fail_lost(_new_owner(), self._terms):
@@ -66,7 +65,7 @@ class Worker:
             except Failure as failure:
                 self._log.warning("lost tasks were not looked for", why=failure.detail)
             self.wake()
-            await asyncio.sleep(random.uniform(longest / 2, longest))  # noqa: S311 - spreads, hides nothing
+            await asyncio.sleep(spread(self._settings.poll_seconds))
 
     async def drain(self) -> None:
         """Lets tasks under way end within the grace period, and hands back the rest (TK8)."""

@@ -23,6 +23,6 @@ def all_variables() -> list[Variable]:
     """Every variable that a process of the suite reads, shared ones once."""
     found: dict[str, Variable] = {}
     for kind in KINDS:
-        for variable in variables(kind.settings(), kind.service):
+        for variable in variables(kind.settings(), kind.name):
             found.setdefault(variable.name, variable)
     return sorted(found.values(), key=lambda variable: (not variable.shared, variable.name))

@@ -256,6 +256,9 @@ async def test_what_cannot_be_a_node_is_refused_and_nothing_is_stored(
         {"metadata": {}, "metadata.prompt": "x"},
         {"title.x": 1},
         {"metadata.list.0": 1},
+        {".".join("a" * 65): 1},
+        {".".join("a" * 64): {}},
+        {".".join("a" * 5_000): 1},
         {},
     ],
 )
@@ -269,6 +272,19 @@ async def test_a_path_that_leads_nowhere_is_refused(window: Window, patch: dict[
     assert caught.value.machine_word == "invalid_operation"
 
 
+async def test_a_path_leads_as_deep_as_a_node_may_be(window: Window) -> None:
+    """CV5"""
+    deep = ".".join("a" * 64)
+    await window.apply(create_node(node("a")))
+
+    await window.apply(patch_node("a", {deep: 1}, {}))
+
+    found = (await window.read())["nodes"][0]
+    for name in deep.split("."):
+        found = found[name]
+    assert found == 1
+
+
 async def test_a_prompt_that_mentions_a_data_url_is_fine(window: Window) -> None:
     """CV7"""
     prompt = "data:image/png;base64, is how such a URL begins"
@@ -276,6 +292,16 @@ async def test_a_prompt_that_mentions_a_data_url_is_fine(window: Window) -> None
     await window.apply(create_node(node("a", prompt=prompt)))
 
     assert (await window.read())["nodes"] == [node("a", prompt=prompt)]
+
+
+@pytest.mark.parametrize("title", ["", " ", "x" * 1_001, 7, None])
+async def test_a_title_that_lists_could_not_show_is_refused(window: Window, title: Any) -> None:
+    """CV2"""
+    with pytest.raises(Invalid) as caught:
+        await window.apply(set_field("title", title, "A canvas"))
+
+    assert caught.value.machine_word == "invalid_operation"
+    assert caught.value.facts["path"] == "title"
 
 
 async def test_usage_grows_and_shrinks_with_what_is_kept(

@@ -4,14 +4,18 @@ import asyncio
 import gzip
 import io
 import json
+import re
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 from openapi_spec_validator import validate
 from PIL import Image
+from structlog.testing import capture_logs
 
 from gateway.problems import REASONS
 from tests.support.services import (
@@ -110,6 +114,31 @@ async def test_signing_up_signs_in_and_signing_out_ends_it(address: str) -> None
     assert back.status_code == 200
 
 
+async def test_a_session_that_is_over_is_forgotten(database: str, objects_url: str) -> None:
+    """GW1"""
+    async with gateway(gateway_settings(database, objects_url, {})) as found:
+        for _ in range(2):
+            async with browser(found):
+                pass
+    connection = await asyncpg.connect(database)
+    ended = await connection.fetchval(
+        "UPDATE gateway.session SET expires_at = now() WHERE secret_hash = "
+        "(SELECT secret_hash FROM gateway.session LIMIT 1) RETURNING secret_hash"
+    )
+
+    async with gateway(gateway_settings(database, objects_url, {})), asyncio.timeout(10):
+        while ended in await _sessions(connection):
+            await asyncio.sleep(0.01)
+    left = await _sessions(connection)
+    await connection.close()
+
+    assert len(left) == 1
+
+
+async def _sessions(connection: "asyncpg.Connection[asyncpg.Record]") -> list[bytes]:
+    return [row[0] for row in await connection.fetch("SELECT secret_hash FROM gateway.session")]
+
+
 async def test_an_address_has_one_account(address: str) -> None:
     """GW1"""
     account = {"email": f"{secrets.token_hex(6)}@example.com", "password": PASSWORD}
@@ -158,11 +187,13 @@ async def test_wrong_credentials_tell_nothing(anna: httpx.AsyncClient, address: 
     assert first["detail"] == second["detail"]
 
 
-async def test_tries_are_limited(shared_database: str, objects_url: str) -> None:
+# Whoever signs in under the address of somebody else must not use up their tries.
+@pytest.mark.parametrize("email", ["somebody@example.com", "127.0.0.1"])
+async def test_tries_are_limited(shared_database: str, objects_url: str, email: str) -> None:
     """GW2"""
     settings = gateway_settings(shared_database, objects_url, {}, tries_per_minute=3)
     async with gateway(settings) as found, httpx.AsyncClient(base_url=found) as client:
-        wrong = {"email": "somebody@example.com", "password": "x" * 10}
+        wrong = {"email": email, "password": "x" * 10}
         answers = [await client.post("/api/auth/login", json=wrong) for _ in range(4)]
 
     assert [answer.status_code for answer in answers] == [401, 401, 401, 429]
@@ -479,11 +510,84 @@ async def test_a_malformed_operation_is_told_with_its_place(
     assert_problem(await anna.get(path()), 404, "not_found")
 
 
+@pytest.mark.parametrize(
+    ("operation", "reason"),
+    [
+        (
+            {"type": "patch_node", "id": "n", "patch": {"灯" * 50_000 + "..": 1}},
+            "invalid_operation",
+        ),
+        ({"type": "set_field", "field": "x" * 100_000, "value": 1}, "invalid_operation"),
+        (
+            {
+                "type": "create_node",
+                "node": {"id": "a", "type": "t", "k" * 50_000: "data:image/a,"},
+            },
+            "inline_media",
+        ),
+    ],
+)
+async def test_however_long_a_name_is_the_answer_says_what_is_wrong(
+    anna: httpx.AsyncClient, operation: Any, reason: str
+) -> None:
+    """GW5"""
+    answer = await anna.patch(f"{path()}/operations", json=change(operation))
+
+    problem = assert_problem(answer, 400, reason)
+    assert len(problem["path"]) < 5_000
+
+
 async def test_a_body_that_is_too_long_is_refused(anna: httpx.AsyncClient) -> None:
     """GW7"""
     answer = await anna.post("/api/auth/tokens", json={"name": "x" * 100_000})
 
     assert_problem(answer, 413, "too_large")
+
+
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [
+        (b"GET /", b"x" * 100_000),
+        (b"GET / HTTP/1.1\r\nX-One: ", b"x" * 100_000),
+        (b"GET / HTTP/1.1\r\n", b"X-Many: one\r\n" * 10_000),
+        (
+            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-Trailer: ",
+            b"x" * 100_000,
+        ),
+    ],
+)
+async def test_a_head_without_end_ends_the_connection(
+    address: str, start: bytes, more: bytes
+) -> None:
+    """GW7"""
+    parts = httpx.URL(address)
+    reader, writer = await asyncio.open_connection(parts.host, parts.port)
+    writer.write(start)
+
+    async def endless() -> None:
+        with suppress(ConnectionError):
+            while not writer.is_closing():
+                writer.write(more)
+                await writer.drain()
+
+    sending = asyncio.create_task(endless())
+    async with asyncio.timeout(10):
+        with suppress(ConnectionError):
+            while await reader.read(65_536):
+                pass
+    writer.close()
+    await sending
+
+
+async def test_a_long_head_within_the_limit_is_read(anna: httpx.AsyncClient) -> None:
+    """GW7"""
+    many = [("X-Many", "x" * 1_000)] * 50
+
+    answers = [
+        await anna.post("/api/auth/tokens", json={"name": "x"}, headers=many) for _ in range(2)
+    ]
+
+    assert [answer.status_code for answer in answers] == [201, 201]
 
 
 async def test_a_body_of_another_type_is_refused(anna: httpx.AsyncClient) -> None:
@@ -548,6 +652,58 @@ async def test_a_file_must_be_what_it_is_said_to_be(anna: httpx.AsyncClient) -> 
     assert assert_problem(answer, 422, "invalid_argument")["errors"][0]["path"] == "kind"
     assert nameless.status_code == 415
     assert_problem(broken, 422, "invalid_argument")
+
+
+def one_file(parameters: str = "", kind: bytes = b"file") -> dict[str, Any]:
+    """A multipart body by hand, and its headers."""
+    lines = [
+        b"--x",
+        b'Content-Disposition: form-data; name="file"; filename="a"',
+        b"",
+        b"content",
+        b"--x",
+        b'Content-Disposition: form-data; name="kind"',
+        b"",
+        kind,
+        b"--x--",
+        b"",
+    ]
+    content_type = f"Multipart/Form-Data; boundary=x{parameters}"
+    return {"content": b"\r\n".join(lines), "headers": {"Content-Type": content_type}}
+
+
+async def test_a_form_is_read_as_utf_8_and_no_other_way(anna: httpx.AsyncClient) -> None:
+    """GW5"""
+    plain = await anna.post("/api/resources", **one_file())
+    said = await anna.post("/api/resources", **one_file("; charset=UTF-8"))
+    odd = [
+        await anna.post("/api/resources", **one_file("; charset=undefined")),
+        await anna.post("/api/resources", **one_file("; charset=utf-7", kind=b"+2AA-")),
+    ]
+
+    assert (plain.status_code, said.status_code) == (201, 201)
+    for answer in odd:
+        assert_problem(answer, 415, "unsupported_media_type")
+
+
+async def test_a_file_that_does_not_come_is_not_waited_for(
+    anna: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GW7"""
+    monkeypatch.setattr("gateway.routes.resources.UPLOAD_SECONDS", 0.05)
+    over = asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"--x\r\n"
+        await over.wait()
+
+    sending = asyncio.create_task(
+        anna.post("/api/resources", **{**one_file(), "content": slow()}, timeout=10)
+    )
+    await asyncio.wait([sending], timeout=5)
+    over.set()
+
+    assert_problem(await sending, 408, "request_timeout")
 
 
 async def test_the_same_key_uploads_once(anna: httpx.AsyncClient) -> None:
@@ -624,7 +780,15 @@ async def test_a_service_that_is_away_is_told_as_such(anna: httpx.AsyncClient) -
         ("TRACE", "/healthz", 405, "method_not_allowed"),
         ("GET", "/api/canvas-projects?pageSize=many", 422, "invalid_argument"),
         ("GET", "/api/canvas-projects?pageSize=201", 422, "invalid_argument"),
+        ("GET", "/api/canvas-projects?pageSize=3000000000", 422, "invalid_argument"),
         ("GET", "/api/canvas-projects?pageToken=x", 422, "invalid_argument"),
+        # A time of the year 150,000.
+        (
+            "GET",
+            "/api/canvas-projects?pageToken=WzQ2MTE2ODYwMTg0MjczODc5MDQsMV0",
+            422,
+            "invalid_argument",
+        ),
         ("GET", "/api/canvas-projects?page=1", 422, "invalid_argument"),
         ("GET", "/api/canvas-projects?pageSize=1&pageSize=2", 422, "invalid_argument"),
         ("GET", "/api/canvas-projects/%00", 422, "invalid_argument"),
@@ -649,6 +813,27 @@ async def test_a_request_id_is_kept_if_it_is_one(anna: httpx.AsyncClient) -> Non
     assert "<" not in odd.headers["x-request-id"]
 
 
+@pytest.mark.parametrize("trace", [b"\xe9", b"a\tb", b"00-" + b"a" * 40_000, b"-"])
+async def test_a_trace_context_that_is_none_is_not_passed_on(
+    anna: httpx.AsyncClient, trace: bytes
+) -> None:
+    """GW5"""
+    answer = await anna.get("/api/canvas-projects", headers=[(b"traceparent", trace)])
+
+    assert answer.status_code == 200
+
+
+async def test_logs_do_not_tell_whose_request_it_was(anna: httpx.AsyncClient) -> None:
+    with capture_logs() as lines:
+        me = (await anna.get("/api/me")).json()
+        await anna.get("/api/canvas-projects")
+
+    accounts = {line["account"] for line in lines if line["event"] == "request"}
+    assert len(accounts) == 1
+    assert me["id"] not in str(lines)
+    assert me["email"] not in str(lines)
+
+
 async def test_the_openapi_document_is_valid_and_names_what_is_served(address: str) -> None:
     """GW9"""
     async with httpx.AsyncClient(base_url=address) as client:
@@ -666,6 +851,36 @@ async def test_the_openapi_document_is_valid_and_names_what_is_served(address: s
         if reason.startswith("`")
     }
     assert told <= REASONS.keys()
+
+
+async def test_every_answer_to_an_odd_request_is_documented(anna: httpx.AsyncClient) -> None:
+    """GW9"""
+    paths = (await anna.get("/openapi.json")).json()["paths"]
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            where = re.sub(r"\{\w+\}", "%00", path)
+            for url in (f"{where}?nonsense=1", where):
+                answer = await anna.request(method, url, headers={"Idempotency-Key": "k" * 201})
+
+                assert str(answer.status_code) in operation["responses"], (method, url)
+
+
+async def test_what_is_open_to_anyone_works_without_the_database(objects_url: str) -> None:
+    """GW8"""
+    nowhere = "postgresql://127.0.0.1:9/gesso"
+    cookies = {"gesso_session": "whoever"}
+    async with (
+        gateway(gateway_settings(nowhere, objects_url, {})) as address,
+        httpx.AsyncClient(base_url=address, cookies=cookies, timeout=10) as client,
+    ):
+        alive = await client.get("/healthz")
+        ready = await client.get("/readyz")
+        me = await client.get("/api/me")
+
+    assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
+    assert (ready.status_code, ready.json()["status"]) == (503, "unavailable")
+    assert ready.json()["checks"]["objects"] == "ok"
+    assert_problem(me, 503, "unavailable")
 
 
 @pytest.mark.parametrize("where", ["/", "/docs", "/docs/problems", "/static/gesso.css"])

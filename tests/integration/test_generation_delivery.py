@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import asyncpg
 import pytest
@@ -18,7 +18,7 @@ from services.canvas import server as canvas_server
 from services.generation.canvases import Canvases, Seen
 from services.generation.claims import EVER
 from services.generation.deliveries_store import DeliveriesStore, Delivery
-from services.generation.delivery import Deliveries, Pace
+from services.generation.delivery import Deliveries, Pace, delivering
 from services.generation.domain.jobs import (
     Completion,
     Failing,
@@ -373,6 +373,26 @@ class _Meddling(Canvases):
 
     async def apply(self, *arguments: Any, **named: Any) -> None:
         await self._canvases.apply(*arguments, **named)
+
+
+async def test_a_delivery_that_takes_too_long_ends_before_the_process_does(steps: Steps) -> None:
+    """GN12"""
+    await steps.committed()
+    asked = asyncio.Event()
+
+    class Silent(Canvases):
+        async def nodes(self, *_arguments: Any) -> NoReturn:
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    pace = Pace(lease_seconds=60, pause_seconds=0, poll_seconds=1, drain_seconds=0)
+    silent = Silent(steps.board.client)
+    deliveries = Deliveries(steps.deliveries._store, silent, Wakeups(), pace)
+    async with asyncio.timeout(10), delivering(deliveries):
+        await asked.wait()
+
+    assert not deliveries._running
 
 
 def _meddled(steps: Steps, patch: Any, before: Any) -> Deliveries:

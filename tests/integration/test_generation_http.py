@@ -23,12 +23,17 @@ async def home(database: str, objects_url: str) -> AsyncIterator[House]:
 
 @pytest.fixture
 async def anna(home: House) -> AsyncIterator[httpx.AsyncClient]:
-    """Somebody who has just signed up."""
+    """Somebody who has just signed up, with a canvas."""
     addresses = {"canvas": home.canvas_address, "generation": home.generation_address}
     settings = gateway_settings(
         home.database_url, home.objects_url, addresses, signup_grant_credits=1000
     )
     async with gateway(settings) as address, browser(address) as client:
+        create = {"type": "create_canvas", "canvas": {"title": "A canvas"}}
+        await client.patch(
+            "/api/canvas-projects/c/operations",
+            json={"mutationId": "m", "baseRevision": 0, "operations": [create]},
+        )
         yield client
 
 
@@ -44,11 +49,6 @@ async def test_an_order_sent_twice_is_one_picture_on_the_canvas(
     home: House, anna: httpx.AsyncClient
 ) -> None:
     """GN2"""
-    create = {"type": "create_canvas", "canvas": {"title": "A canvas"}}
-    await anna.patch(
-        "/api/canvas-projects/c/operations",
-        json={"mutationId": "m", "baseRevision": 0, "operations": [create]},
-    )
     key = {"Idempotency-Key": "once"}
     worker = worker_settings(home.generation_address, home.canvas_address, home.objects_url)
     async with running(worker):
@@ -80,9 +80,15 @@ async def test_what_is_wrong_is_listed_by_path_and_costs_nothing(anna: httpx.Asy
     assert (await anna.get("/api/wallet")).json()["balanceCredits"] == 1000
 
 
-async def test_what_cannot_be_paid_is_402(
-    anna: httpx.AsyncClient,
-) -> None:
+async def test_nothing_is_ordered_for_a_canvas_that_is_not_there(anna: httpx.AsyncClient) -> None:
+    """GW12"""
+    answer = await anna.post("/api/canvas-projects/never/generations", json=wanted())
+
+    assert (answer.status_code, answer.json()["reason"]) == (404, "not_found")
+    assert (await anna.get("/api/wallet")).json()["balanceCredits"] == 1000
+
+
+async def test_what_cannot_be_paid_is_402(anna: httpx.AsyncClient) -> None:
     """GN3"""
     answers = await asyncio.gather(
         *(anna.post(GENERATIONS, json=wanted(count=8)) for _ in range(32))

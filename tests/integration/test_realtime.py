@@ -1,12 +1,14 @@
 """The realtime channel through a real gateway, canvas and presence."""
 
 import asyncio
+import hashlib
 import json
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
@@ -150,6 +152,36 @@ async def test_a_foreign_page_is_told_so(anna: httpx.AsyncClient, origin: str | 
         assert await close_code(socket) == 4403
 
 
+async def test_other_credentials_do_not_let_a_foreign_page_use_the_cookie(
+    anna: httpx.AsyncClient,
+) -> None:
+    """GW10"""
+    cookies = "; ".join(f"{name}={value}" for name, value in anna.cookies.items())
+    basic = {"Cookie": cookies, "Authorization": "Basic YW5uYTp4"}
+
+    async with window(anna, additional_headers=basic, origin="http://evil.example") as socket:
+        assert await close_code(socket) == 4403
+
+
+async def test_a_window_leaves_the_session_for_a_request_to_extend(
+    shared_database: str, anna: httpx.AsyncClient
+) -> None:
+    """GW1"""
+    secret = hashlib.sha256(anna.cookies["gesso_session"].encode()).digest()
+    connection = await asyncpg.connect(shared_database)
+    await connection.execute(
+        "UPDATE gateway.session SET expires_at = now() + interval '1 day' WHERE secret_hash = $1",
+        secret,
+    )
+    await connection.close()
+    async with window(anna) as socket:
+        await frame(socket, "welcome")
+        answers = [await anna.get("/api/me") for _ in range(2)]
+
+    assert "Max-Age=2592000" in answers[0].headers["set-cookie"]
+    assert "set-cookie" not in answers[1].headers
+
+
 async def test_a_script_connects_with_a_token_and_no_origin(anna: httpx.AsyncClient) -> None:
     """GW10"""
     made = (await anna.post("/api/auth/tokens", json={"name": "script"})).json()
@@ -172,7 +204,18 @@ async def test_a_canvas_that_is_not_there_or_not_theirs_is_none(
     assert (somebody_elses, nobodys) == (4404, 4404)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"type":"other"}', presence(1e9), "x" * 20_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"type":"other"}',
+        presence(1e9),
+        "x" * 20_000,
+        # What is said of it is longer than a close frame.
+        json.dumps({"灯" * 80: 1}, ensure_ascii=False)[:-1] + f', "{"灯" * 80}": 2}}',
+    ],
+)
 async def test_a_malformed_frame_ends_the_window(anna: httpx.AsyncClient, text: str) -> None:
     """GW10"""
     async with window(anna) as socket:

@@ -9,9 +9,14 @@ from typing import Any
 
 import httpx
 import pytest
+from gesso.tasks.v1 import tasks_pb2 as pb
 
+from gateway import sse
+from gateway.routes.tasks import TaskRoutes
+from servicekit import client
+from servicekit.identity import Behalf
 from services.tasks import server as tasks_server
-from tests.support.services import browser, gateway, gateway_settings
+from tests.support.services import NOWHERE, TOKEN, browser, gateway, gateway_settings
 from tests.support.tasks import Pen, tasks_settings, worker, worker_settings
 
 
@@ -173,6 +178,17 @@ async def test_a_gateway_that_goes_away_hints_to_come_back(
         rest = [line async for line in lines]
 
     assert "retry: 1000" in rest
+
+
+async def test_a_stream_that_is_moved_at_once_begins_with_a_comment_too() -> None:
+    """GW11"""
+    draining = asyncio.Event()
+    draining.set()
+    async with client.connected(NOWHERE, caller="tests", tokens=(TOKEN,)) as nobody:
+        routes = TaskRoutes(nobody, draining)
+        stream = routes._events(pb.WatchTextEventsRequest(), Behalf())
+
+        assert [chunk async for chunk in stream] == [sse.CONNECTED, sse.MOVED]
 
 
 async def test_the_same_key_makes_one_task(anna: httpx.AsyncClient) -> None:

@@ -13,7 +13,7 @@ import asyncpg
 
 from servicekit.migrations import migrate
 from suite import postgres
-from suite.children import credentials_of, dies_with_us
+from suite.children import child_command
 from suite.schemas import SCHEMAS
 
 TEMPLATE = "template_of_tests"
@@ -33,12 +33,12 @@ async def postgres_server() -> AsyncIterator[postgres.Server]:
     with tempfile.TemporaryDirectory(prefix="gesso-test-") as folder:
         server = postgres.prepared(Path(folder) / "postgres")
         process = subprocess.Popen(
-            server.command(_CONFIGURATION),
+            child_command(
+                server.command(_CONFIGURATION), signalled=signal.SIGQUIT, user=server.user
+            ),
             cwd="/",
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=dies_with_us(signal.SIGQUIT),
-            **credentials_of(server.user),
         )
         try:
             async with asyncio.timeout(30):

@@ -80,6 +80,18 @@ def test_a_node_bound_to_anything_else_is_not_ours(task: Any) -> None:
     assert mark_failed(JOB, "n", nodes, error="It broke.", at=AT) == []
 
 
+@pytest.mark.parametrize("odd", [10**400, -(10**400), 1.7e308, -1.7e308, "1", True, None])
+def test_further_nodes_have_a_place_whatever_the_placeholder_holds(odd: Any) -> None:
+    """GN10"""
+    node = {"id": "n", "position": {"x": odd, "y": odd}, "width": odd, "height": odd}
+
+    _, second = place(result(WIDE, TALL), Target("n", Position()), {"n": node})
+
+    assert isinstance(second, CreateNode)
+    assert second.node["position"] == {"x": 720 + 40, "y": 0}
+    assert (second.node["width"], second.node["height"]) == (50, 405)
+
+
 @given(
     st.dictionaries(
         st.sampled_from(("type", "title", "position", "width", "height", "metadata")) | st.text(),

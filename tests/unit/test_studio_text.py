@@ -111,6 +111,14 @@ def test_what_is_not_quite_a_directive_is_part_of_the_subject(words: str) -> Non
     assert (direction.tokens, direction.answer, direction.ending) == (None, None, None)
 
 
+@pytest.mark.parametrize("value", ["1" * 5_000, "[" * 60_000])
+def test_a_json_value_that_cannot_be_read_is_part_of_the_subject(value: str) -> None:
+    direction = direction_of(f"a lantern !json={value}")
+
+    assert direction.subject.startswith("a")
+    assert direction.answer is None
+
+
 def test_a_prompt_of_nothing_but_directives_has_a_text_too() -> None:
     assert "an empty page" in "".join(direction_of("!rate=5").text())
 

@@ -15,6 +15,7 @@ from services.canvas.domain.values import (
 )
 
 MAX_ID_LENGTH = 200
+MAX_TITLE_LENGTH = 1_000
 FIELDS = frozenset(
     {
         "title",
@@ -350,14 +351,21 @@ def check_connection(connection: Object) -> None:
 def _check_field(name: str, value: Any) -> None:
     if name not in FIELDS:
         raise InvalidOperation(f"The field {name!r} cannot be written.", path=name)
-    if name == "title" and not (isinstance(value, str) and value.strip()):
-        raise InvalidOperation("A title is text and not blank.", path=name)
+    if name == "title" and not _is_title(value):
+        raise InvalidOperation(
+            f"A title is text of 1 to {MAX_TITLE_LENGTH} characters that is not blank.", path=name
+        )
     check_no_inline_media(value, name)
 
 
 def _check_object(name: str, value: Any) -> None:
     if not isinstance(value, dict):
         raise InvalidOperation(f"{name} must be a JSON object.", path=name)
+
+
+def _is_title(value: Any) -> bool:
+    # Lists show it, up to 200 of them in one message.
+    return isinstance(value, str) and 0 < len(value.strip()) <= MAX_TITLE_LENGTH
 
 
 def _is_name(value: Any) -> bool:

@@ -147,15 +147,6 @@ class AssetVersionConflict(Conflict):
         )
 
 
-class IdempotencyKeyReused(Conflict):
-    """The key came before with another request."""
-
-    reason = "idempotency_key_reused"
-
-    def __init__(self) -> None:
-        super().__init__("This idempotency key was used for another request.")
-
-
 def shown(current: Any) -> Facts:
     """The fact that tells what is stored instead, if it is at most 4 KiB of JSON."""
     return {"current_value": current} if len(canonical(current).encode()) <= MAX_SHOWN_BYTES else {}

@@ -37,6 +37,8 @@ def segments(path: str) -> list[str]:
     names = path.split(".")
     if not all(names):
         raise InvalidOperation(f"The path {path!r} has an empty segment.", path=path)
+    if len(names) > MAX_DEPTH:
+        raise InvalidOperation(f"A path has at most {MAX_DEPTH} segments.", path=path)
     forbidden = FORBIDDEN_SEGMENTS.intersection(names)
     if forbidden:
         raise InvalidOperation(f"A path must not contain {min(forbidden)}.", path=path)

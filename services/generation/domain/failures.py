@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from servicekit.errors import Conflict, FailedPrecondition, Invalid, TooMany
+from servicekit.errors import FailedPrecondition, Invalid, TooMany
 
 BACKLOG_RETRY_SECONDS = 10
 
@@ -43,15 +43,6 @@ class BacklogFull(TooMany):
             limit=limit,
             retry_after_seconds=BACKLOG_RETRY_SECONDS,
         )
-
-
-class IdempotencyKeyReused(Conflict):
-    """The key came before with another request."""
-
-    reason = "idempotency_key_reused"
-
-    def __init__(self) -> None:
-        super().__init__("This idempotency key was used for another request.")
 
 
 class LeaseFenced(FailedPrecondition):

@@ -10,6 +10,9 @@ GAP = 40
 # The size of a picture on a canvas that was not given one.
 DEFAULT_WIDTH, DEFAULT_HEIGHT = 720, 405
 
+# What a client may keep in a node can be too large to be added up.
+MAX_COORDINATE = 1e9
+
 Node = Mapping[str, Any]
 Nodes = Mapping[str, Node]
 
@@ -168,4 +171,5 @@ def _size(node: Node, output: Output) -> tuple[float, float]:
 
 
 def _number(value: Any, otherwise: float) -> float:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and abs(value) <= MAX_COORDINATE else otherwise

@@ -15,15 +15,6 @@ class BacklogFull(TooMany):
         )
 
 
-class IdempotencyKeyReused(Conflict):
-    """The key came before with another request."""
-
-    reason = "idempotency_key_reused"
-
-    def __init__(self) -> None:
-        super().__init__("This idempotency key was used for another request.")
-
-
 class Draining(Unavailable):
     """This server goes away; another one goes on where it stopped."""
 

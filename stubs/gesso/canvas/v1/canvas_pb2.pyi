@@ -78,7 +78,7 @@ class Canvas(_message.Message):
     canvas_id: _builtins.str
     """The client's id."""
     title: _builtins.str
-    """Its title, never blank."""
+    """Its title, 1 to 1,000 characters, never blank."""
     revision: _builtins.int
     """1 after creation; every committed request adds one."""
     node_count: _builtins.int
