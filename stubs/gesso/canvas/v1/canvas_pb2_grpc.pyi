@@ -64,6 +64,7 @@ class CanvasServiceStub:
     ABORTED CANVAS_OBJECT_MISSING: a node, connection or the canvas is gone.
     ABORTED CANVAS_MUTATION_ID_REUSED: the same mutation id came with another payload.
     INVALID_ARGUMENT INVALID_OPERATION: malformed; says which operation and what.
+    INVALID_ARGUMENT INLINE_MEDIA: a value is a data URL of an image, video or audio.
     RESOURCE_EXHAUSTED CANVAS_TOO_LARGE: more than 5,000 nodes or 16 MiB.
     RESOURCE_EXHAUSTED STRUCTURED_STORAGE_EXCEEDED: the account's limit is reached.
     UNAVAILABLE CANVAS_CONCURRENT_WRITE: waited too long for the canvas; send it again.
@@ -74,6 +75,7 @@ class CanvasServiceStub:
     """
     BatchGetNodes: _grpc.UnaryUnaryMultiCallable[_canvas_pb2.BatchGetNodesRequest, _canvas_pb2.BatchGetNodesResponse]
     """Reads up to 100 nodes of one canvas by id. Ids that are not there are left out.
+    INVALID_ARGUMENT: no ids, or more than 100.
     NOT_FOUND: the account has no such canvas.
     """
 
@@ -104,6 +106,7 @@ class CanvasServiceAsyncStub(CanvasServiceStub):
     ABORTED CANVAS_OBJECT_MISSING: a node, connection or the canvas is gone.
     ABORTED CANVAS_MUTATION_ID_REUSED: the same mutation id came with another payload.
     INVALID_ARGUMENT INVALID_OPERATION: malformed; says which operation and what.
+    INVALID_ARGUMENT INLINE_MEDIA: a value is a data URL of an image, video or audio.
     RESOURCE_EXHAUSTED CANVAS_TOO_LARGE: more than 5,000 nodes or 16 MiB.
     RESOURCE_EXHAUSTED STRUCTURED_STORAGE_EXCEEDED: the account's limit is reached.
     UNAVAILABLE CANVAS_CONCURRENT_WRITE: waited too long for the canvas; send it again.
@@ -114,6 +117,7 @@ class CanvasServiceAsyncStub(CanvasServiceStub):
     """
     BatchGetNodes: _aio.UnaryUnaryMultiCallable[_canvas_pb2.BatchGetNodesRequest, _canvas_pb2.BatchGetNodesResponse]  # type: ignore[assignment]
     """Reads up to 100 nodes of one canvas by id. Ids that are not there are left out.
+    INVALID_ARGUMENT: no ids, or more than 100.
     NOT_FOUND: the account has no such canvas.
     """
 
@@ -165,6 +169,7 @@ class CanvasServiceServicer(metaclass=_abc_1.ABCMeta):
         ABORTED CANVAS_OBJECT_MISSING: a node, connection or the canvas is gone.
         ABORTED CANVAS_MUTATION_ID_REUSED: the same mutation id came with another payload.
         INVALID_ARGUMENT INVALID_OPERATION: malformed; says which operation and what.
+        INVALID_ARGUMENT INLINE_MEDIA: a value is a data URL of an image, video or audio.
         RESOURCE_EXHAUSTED CANVAS_TOO_LARGE: more than 5,000 nodes or 16 MiB.
         RESOURCE_EXHAUSTED STRUCTURED_STORAGE_EXCEEDED: the account's limit is reached.
         UNAVAILABLE CANVAS_CONCURRENT_WRITE: waited too long for the canvas; send it again.
@@ -187,6 +192,7 @@ class CanvasServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_canvas_pb2.BatchGetNodesResponse, _abc.Awaitable[_canvas_pb2.BatchGetNodesResponse]]:
         """Reads up to 100 nodes of one canvas by id. Ids that are not there are left out.
+        INVALID_ARGUMENT: no ids, or more than 100.
         NOT_FOUND: the account has no such canvas.
         """
 
