@@ -96,7 +96,6 @@ SELECT token_id, name, created_at
   FROM gateway.token
  WHERE account_id = $1
  ORDER BY created_at DESC, token_id
- LIMIT $2
 """
 
 DELETE_TOKEN = """
@@ -199,9 +198,9 @@ class AccountsStore:
         row = await self._database.fetchrow(READ_TOKEN_ACCOUNT, secret_hash)
         return Account(**row) if row else None
 
-    async def tokens(self, account_id: str, limit: int) -> list[Token]:
+    async def tokens(self, account_id: str) -> list[Token]:
         """An account's tokens, newest first."""
-        rows = await self._database.fetch(LIST_TOKENS, account_id, limit)
+        rows = await self._database.fetch(LIST_TOKENS, account_id)
         return [Token(**row) for row in rows]
 
     async def delete_token(self, account_id: str, token_id: str) -> bool:

@@ -4,7 +4,7 @@ from starlette.requests import Request
 
 from gateway.accounts import Accounts
 from gateway.accounts_store import Account, Token
-from gateway.auth import cookie
+from gateway.auth import COOKIE, cookie
 from gateway.endpoints import Access, Answer, Call, Input, NoQuery, Output, endpoint
 from gateway.grants import Grants
 from gateway.limits import TryLimits
@@ -101,11 +101,12 @@ class AuthRoutes:
         account = await self._accounts.log_in(email=email, password=call.body.password)
         return await self._signed_in(account, status=200)
 
-    @endpoint("POST", "/api/auth/logout", tag="auth", answers={204: None})
+    @endpoint("POST", "/api/auth/logout", tag="auth", access=Access.ANYONE, answers={204: None})
     async def log_out(self, call: Call[None, NoQuery]) -> Answer:
-        """Sign out: the session is over everywhere. A bearer token is not a session."""
-        if call.signed_in.secret is not None:
-            await self._accounts.end_session(call.signed_in.secret)
+        """Sign out: the session is over everywhere. Doing it again changes nothing."""
+        secret = call.request.cookies.get(COOKIE)
+        if secret:
+            await self._accounts.end_session(secret)
         return Answer(status=204, headers={"Set-Cookie": cookie("", secure=self._secure)})
 
     @endpoint("GET", "/api/me", tag="auth", answers={200: AccountView})

@@ -62,7 +62,8 @@ def write(picture: Image.Image, text: str, palette: Palette, *, prominence: floa
     inset = max(2, round(unit * 0.032))
     room = (width - 2 * (margin + inset), round(height * 0.42) - 2 * inset)
     largest = max(8, round(unit * 0.036 * prominence))
-    block = fitted(text, room, largest)
+    # One kind of line end: the layout of right-to-left text fails at the others.
+    block = fitted("\n".join(text.splitlines()), room, largest)
     panel_width = min(width - 2 * margin, max(round(block.width), inset) + 2 * inset + 2)
     top = height - margin - block.height - 2 * inset
     panel = (margin, top, margin + panel_width, height - margin)

@@ -224,9 +224,10 @@ def planet(sheet: Sheet, palette: Palette, middle: Point, radius: float, night: 
     face = face.rotate(chance.uniform(-25, 25), Image.Resampling.BICUBIC, fillcolor=tones[0])
     # Shadow on the side that is away from the light.
     shade = Image.radial_gradient("L").resize((side * 2, side * 2), Image.Resampling.BICUBIC)
-    shade = shade.crop(
-        (round(side * 0.66), round(side * 0.66), round(side * 1.66), round(side * 1.66))
-    ).point([min(245, round(step * 1.75)) for step in range(256)])
+    away = round(side * 0.66)
+    shade = shade.crop((away, away, away + side, away + side)).point(
+        [min(245, round(step * 1.75)) for step in range(256)]
+    )
     face = Image.composite(Image.new("RGB", face.size, night), face, shade)
     mask = Image.new("L", (side, side), 0)
     ImageDraw.Draw(mask).ellipse((0, 0, side - 1, side - 1), fill=255)

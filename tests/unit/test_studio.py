@@ -2,14 +2,17 @@
 
 import asyncio
 import io
+from random import Random
 
 import pytest
 from PIL import Image, ImageChops, ImageStat
 
 from providers.image import Capacity, ImageRequest, Refused
+from providers.studio.brush import Sheet
 from providers.studio.caption import READABLE, fitted, panel_color, write
 from providers.studio.directives import directives_of
 from providers.studio.image import StudioImages
+from providers.studio.motifs import planet
 from providers.studio.palette import PALETTES, contrast
 
 SUBTYPES = ("plain", "style_guide", "character", "ui_design", "promo", "quick_edit")
@@ -119,6 +122,24 @@ def test_a_prompt_of_any_length_and_script_stays_in_its_panel(text: str) -> None
 
     assert block.height <= 150 + block.line_height
     assert block.width <= 400 + block.size
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\x1c", "\x85", "\u2028", "\u2029"])
+async def test_lines_may_end_in_any_way(end: str) -> None:
+    """GN19"""
+    picture = await drawn(wanted(f"一盏灯笼{end}a lantern{end}فانوس", width=256, height=256))
+
+    assert picture.size == (256, 256)
+
+
+def test_a_planet_of_any_size_has_its_night_side() -> None:
+    """GN19"""
+    for side in range(2, 110):
+        sheet = Sheet(Image.new("RGB", (128, 128)), Random(side))
+
+        planet(sheet, PALETTES[0], (64, 64), side / 2, PALETTES[0].ink)
+
+        assert sheet.image.getbbox() is not None
 
 
 def test_chinese_is_drawn_with_chinese_letters() -> None:

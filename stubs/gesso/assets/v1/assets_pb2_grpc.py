@@ -75,7 +75,8 @@ class AssetsServiceServicer:
         """Registers a file whose bytes are in the object store already, at the key made of its
         digest. The service reads the first bytes there and tells type and size from them.
         Idempotent by request id; identical content is stored once.
-        INVALID_ARGUMENT: no such object, or a kind that the bytes are not.
+        INVALID_ARGUMENT: no such object, a kind that the bytes are not, or a picture of more than
+        100 megapixels.
         ABORTED IDEMPOTENCY_KEY_REUSED: the request id came with another file or kind.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -95,6 +96,7 @@ class AssetsServiceServicer:
         ABORTED ASSET_VERSION_CONFLICT: the stored version is another one; repeating a write that
         succeeded answers it again.
         INVALID_ARGUMENT: a malformed id, kind, category or title, or no such resource.
+        RESOURCE_EXHAUSTED STRUCTURED_STORAGE_EXCEEDED: the account's limit of assets is reached.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

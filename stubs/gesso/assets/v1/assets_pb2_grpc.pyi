@@ -42,7 +42,8 @@ class AssetsServiceStub:
     """Registers a file whose bytes are in the object store already, at the key made of its
     digest. The service reads the first bytes there and tells type and size from them.
     Idempotent by request id; identical content is stored once.
-    INVALID_ARGUMENT: no such object, or a kind that the bytes are not.
+    INVALID_ARGUMENT: no such object, a kind that the bytes are not, or a picture of more than
+    100 megapixels.
     ABORTED IDEMPOTENCY_KEY_REUSED: the request id came with another file or kind.
     """
     GetResource: _grpc.UnaryUnaryMultiCallable[_assets_pb2.GetResourceRequest, _assets_pb2.GetResourceResponse]
@@ -54,6 +55,7 @@ class AssetsServiceStub:
     ABORTED ASSET_VERSION_CONFLICT: the stored version is another one; repeating a write that
     succeeded answers it again.
     INVALID_ARGUMENT: a malformed id, kind, category or title, or no such resource.
+    RESOURCE_EXHAUSTED STRUCTURED_STORAGE_EXCEEDED: the account's limit of assets is reached.
     """
     GetAsset: _grpc.UnaryUnaryMultiCallable[_assets_pb2.GetAssetRequest, _assets_pb2.GetAssetResponse]
     """Reads one asset.
@@ -77,7 +79,8 @@ class AssetsServiceAsyncStub(AssetsServiceStub):
     """Registers a file whose bytes are in the object store already, at the key made of its
     digest. The service reads the first bytes there and tells type and size from them.
     Idempotent by request id; identical content is stored once.
-    INVALID_ARGUMENT: no such object, or a kind that the bytes are not.
+    INVALID_ARGUMENT: no such object, a kind that the bytes are not, or a picture of more than
+    100 megapixels.
     ABORTED IDEMPOTENCY_KEY_REUSED: the request id came with another file or kind.
     """
     GetResource: _aio.UnaryUnaryMultiCallable[_assets_pb2.GetResourceRequest, _assets_pb2.GetResourceResponse]  # type: ignore[assignment]
@@ -89,6 +92,7 @@ class AssetsServiceAsyncStub(AssetsServiceStub):
     ABORTED ASSET_VERSION_CONFLICT: the stored version is another one; repeating a write that
     succeeded answers it again.
     INVALID_ARGUMENT: a malformed id, kind, category or title, or no such resource.
+    RESOURCE_EXHAUSTED STRUCTURED_STORAGE_EXCEEDED: the account's limit of assets is reached.
     """
     GetAsset: _aio.UnaryUnaryMultiCallable[_assets_pb2.GetAssetRequest, _assets_pb2.GetAssetResponse]  # type: ignore[assignment]
     """Reads one asset.
@@ -115,7 +119,8 @@ class AssetsServiceServicer(metaclass=_abc_1.ABCMeta):
         """Registers a file whose bytes are in the object store already, at the key made of its
         digest. The service reads the first bytes there and tells type and size from them.
         Idempotent by request id; identical content is stored once.
-        INVALID_ARGUMENT: no such object, or a kind that the bytes are not.
+        INVALID_ARGUMENT: no such object, a kind that the bytes are not, or a picture of more than
+        100 megapixels.
         ABORTED IDEMPOTENCY_KEY_REUSED: the request id came with another file or kind.
         """
 
@@ -139,6 +144,7 @@ class AssetsServiceServicer(metaclass=_abc_1.ABCMeta):
         ABORTED ASSET_VERSION_CONFLICT: the stored version is another one; repeating a write that
         succeeded answers it again.
         INVALID_ARGUMENT: a malformed id, kind, category or title, or no such resource.
+        RESOURCE_EXHAUSTED STRUCTURED_STORAGE_EXCEEDED: the account's limit of assets is reached.
         """
 
     @_abc_1.abstractmethod

@@ -140,6 +140,7 @@ class CanvasServiceServicer:
         ABORTED CANVAS_OBJECT_MISSING: a node, connection or the canvas is gone.
         ABORTED CANVAS_MUTATION_ID_REUSED: the same mutation id came with another payload.
         INVALID_ARGUMENT INVALID_OPERATION: malformed; says which operation and what.
+        INVALID_ARGUMENT INLINE_MEDIA: a value is a data URL of an image, video or audio.
         RESOURCE_EXHAUSTED CANVAS_TOO_LARGE: more than 5,000 nodes or 16 MiB.
         RESOURCE_EXHAUSTED STRUCTURED_STORAGE_EXCEEDED: the account's limit is reached.
         ABORTED CANVAS_EDIT_LEASE_CONFLICT: the text of a touched node is leased by another session,
@@ -224,6 +225,7 @@ class CanvasServiceServicer:
 
     def BatchGetNodes(self, request, context):
         """Reads up to 100 nodes of one canvas by id. Ids that are not there are left out.
+        INVALID_ARGUMENT: no ids, or more than 100.
         NOT_FOUND: the account has no such canvas.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -64,6 +64,7 @@ class CanvasServiceStub:
     ABORTED CANVAS_OBJECT_MISSING: a node, connection or the canvas is gone.
     ABORTED CANVAS_MUTATION_ID_REUSED: the same mutation id came with another payload.
     INVALID_ARGUMENT INVALID_OPERATION: malformed; says which operation and what.
+    INVALID_ARGUMENT INLINE_MEDIA: a value is a data URL of an image, video or audio.
     RESOURCE_EXHAUSTED CANVAS_TOO_LARGE: more than 5,000 nodes or 16 MiB.
     RESOURCE_EXHAUSTED STRUCTURED_STORAGE_EXCEEDED: the account's limit is reached.
     ABORTED CANVAS_EDIT_LEASE_CONFLICT: the text of a touched node is leased by another session,
@@ -110,6 +111,7 @@ class CanvasServiceStub:
     """Gives a canvas back, if the run has it. Repeating is harmless."""
     BatchGetNodes: _grpc.UnaryUnaryMultiCallable[_canvas_pb2.BatchGetNodesRequest, _canvas_pb2.BatchGetNodesResponse]
     """Reads up to 100 nodes of one canvas by id. Ids that are not there are left out.
+    INVALID_ARGUMENT: no ids, or more than 100.
     NOT_FOUND: the account has no such canvas.
     """
 
@@ -140,6 +142,7 @@ class CanvasServiceAsyncStub(CanvasServiceStub):
     ABORTED CANVAS_OBJECT_MISSING: a node, connection or the canvas is gone.
     ABORTED CANVAS_MUTATION_ID_REUSED: the same mutation id came with another payload.
     INVALID_ARGUMENT INVALID_OPERATION: malformed; says which operation and what.
+    INVALID_ARGUMENT INLINE_MEDIA: a value is a data URL of an image, video or audio.
     RESOURCE_EXHAUSTED CANVAS_TOO_LARGE: more than 5,000 nodes or 16 MiB.
     RESOURCE_EXHAUSTED STRUCTURED_STORAGE_EXCEEDED: the account's limit is reached.
     ABORTED CANVAS_EDIT_LEASE_CONFLICT: the text of a touched node is leased by another session,
@@ -186,6 +189,7 @@ class CanvasServiceAsyncStub(CanvasServiceStub):
     """Gives a canvas back, if the run has it. Repeating is harmless."""
     BatchGetNodes: _aio.UnaryUnaryMultiCallable[_canvas_pb2.BatchGetNodesRequest, _canvas_pb2.BatchGetNodesResponse]  # type: ignore[assignment]
     """Reads up to 100 nodes of one canvas by id. Ids that are not there are left out.
+    INVALID_ARGUMENT: no ids, or more than 100.
     NOT_FOUND: the account has no such canvas.
     """
 
@@ -237,6 +241,7 @@ class CanvasServiceServicer(metaclass=_abc_1.ABCMeta):
         ABORTED CANVAS_OBJECT_MISSING: a node, connection or the canvas is gone.
         ABORTED CANVAS_MUTATION_ID_REUSED: the same mutation id came with another payload.
         INVALID_ARGUMENT INVALID_OPERATION: malformed; says which operation and what.
+        INVALID_ARGUMENT INLINE_MEDIA: a value is a data URL of an image, video or audio.
         RESOURCE_EXHAUSTED CANVAS_TOO_LARGE: more than 5,000 nodes or 16 MiB.
         RESOURCE_EXHAUSTED STRUCTURED_STORAGE_EXCEEDED: the account's limit is reached.
         ABORTED CANVAS_EDIT_LEASE_CONFLICT: the text of a touched node is leased by another session,
@@ -337,6 +342,7 @@ class CanvasServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_canvas_pb2.BatchGetNodesResponse, _abc.Awaitable[_canvas_pb2.BatchGetNodesResponse]]:
         """Reads up to 100 nodes of one canvas by id. Ids that are not there are left out.
+        INVALID_ARGUMENT: no ids, or more than 100.
         NOT_FOUND: the account has no such canvas.
         """
 

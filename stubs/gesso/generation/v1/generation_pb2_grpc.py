@@ -103,7 +103,8 @@ class GenerationServiceServicer:
         """Hands out up to `limit` jobs that are pending, or whose lease is over. Waits up to `wait`
         for one to come. Each gets a new lease token; no two claims return the same attempt.
         Repeating a claim id answers the jobs that it got.
-        INVALID_ARGUMENT: a limit outside 1 to 100, or a lease outside 1 second to 1 hour.
+        INVALID_ARGUMENT: a limit outside 1 to 100, a lease outside 1 second to 1 hour, a wait outside
+        0 to 30 seconds, or an id of none or more than 200 characters.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -111,7 +112,7 @@ class GenerationServiceServicer:
 
     def RenewLeases(self, request, context):
         """Extends leases, each by its own token.
-        INVALID_ARGUMENT: more than 100 leases, or a lease outside 1 second to 1 hour.
+        INVALID_ARGUMENT: no leases or more than 100, or a lease outside 1 second to 1 hour.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -129,7 +130,7 @@ class GenerationServiceServicer:
     def Complete(self, request, context):
         """Ends attempts with their results: the commit point. The job is completed once its result
         has reached the canvas. Repeating a completion that was accepted is accepted.
-        INVALID_ARGUMENT: more than 100, a result over 256 KiB, or one without an output.
+        INVALID_ARGUMENT: none or more than 100, a result over 256 KiB, or one without an output.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,7 +139,7 @@ class GenerationServiceServicer:
     def Fail(self, request, context):
         """Ends attempts with their errors: pending again if attempts are left, else failed and
         refunded. Repeating a failure that was accepted is accepted.
-        INVALID_ARGUMENT: more than 100.
+        INVALID_ARGUMENT: none or more than 100.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -51,11 +51,12 @@ class GenerationServiceStub:
     """Hands out up to `limit` jobs that are pending, or whose lease is over. Waits up to `wait`
     for one to come. Each gets a new lease token; no two claims return the same attempt.
     Repeating a claim id answers the jobs that it got.
-    INVALID_ARGUMENT: a limit outside 1 to 100, or a lease outside 1 second to 1 hour.
+    INVALID_ARGUMENT: a limit outside 1 to 100, a lease outside 1 second to 1 hour, a wait outside
+    0 to 30 seconds, or an id of none or more than 200 characters.
     """
     RenewLeases: _grpc.UnaryUnaryMultiCallable[_generation_pb2.RenewLeasesRequest, _generation_pb2.RenewLeasesResponse]
     """Extends leases, each by its own token.
-    INVALID_ARGUMENT: more than 100 leases, or a lease outside 1 second to 1 hour.
+    INVALID_ARGUMENT: no leases or more than 100, or a lease outside 1 second to 1 hour.
     """
     UpdatePhase: _grpc.UnaryUnaryMultiCallable[_generation_pb2.UpdatePhaseRequest, _generation_pb2.UpdatePhaseResponse]
     """Says which phase an attempt is in. FENCED ends the attempt.
@@ -65,12 +66,12 @@ class GenerationServiceStub:
     Complete: _grpc.UnaryUnaryMultiCallable[_generation_pb2.CompleteRequest, _generation_pb2.CompleteResponse]
     """Ends attempts with their results: the commit point. The job is completed once its result
     has reached the canvas. Repeating a completion that was accepted is accepted.
-    INVALID_ARGUMENT: more than 100, a result over 256 KiB, or one without an output.
+    INVALID_ARGUMENT: none or more than 100, a result over 256 KiB, or one without an output.
     """
     Fail: _grpc.UnaryUnaryMultiCallable[_generation_pb2.FailRequest, _generation_pb2.FailResponse]
     """Ends attempts with their errors: pending again if attempts are left, else failed and
     refunded. Repeating a failure that was accepted is accepted.
-    INVALID_ARGUMENT: more than 100.
+    INVALID_ARGUMENT: none or more than 100.
     """
     GetJobSummary: _grpc.UnaryUnaryMultiCallable[_generation_pb2.GetJobSummaryRequest, _generation_pb2.GetJobSummaryResponse]
     """Reads one job as its owner may see it.
@@ -102,11 +103,12 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
     """Hands out up to `limit` jobs that are pending, or whose lease is over. Waits up to `wait`
     for one to come. Each gets a new lease token; no two claims return the same attempt.
     Repeating a claim id answers the jobs that it got.
-    INVALID_ARGUMENT: a limit outside 1 to 100, or a lease outside 1 second to 1 hour.
+    INVALID_ARGUMENT: a limit outside 1 to 100, a lease outside 1 second to 1 hour, a wait outside
+    0 to 30 seconds, or an id of none or more than 200 characters.
     """
     RenewLeases: _aio.UnaryUnaryMultiCallable[_generation_pb2.RenewLeasesRequest, _generation_pb2.RenewLeasesResponse]  # type: ignore[assignment]
     """Extends leases, each by its own token.
-    INVALID_ARGUMENT: more than 100 leases, or a lease outside 1 second to 1 hour.
+    INVALID_ARGUMENT: no leases or more than 100, or a lease outside 1 second to 1 hour.
     """
     UpdatePhase: _aio.UnaryUnaryMultiCallable[_generation_pb2.UpdatePhaseRequest, _generation_pb2.UpdatePhaseResponse]  # type: ignore[assignment]
     """Says which phase an attempt is in. FENCED ends the attempt.
@@ -116,12 +118,12 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
     Complete: _aio.UnaryUnaryMultiCallable[_generation_pb2.CompleteRequest, _generation_pb2.CompleteResponse]  # type: ignore[assignment]
     """Ends attempts with their results: the commit point. The job is completed once its result
     has reached the canvas. Repeating a completion that was accepted is accepted.
-    INVALID_ARGUMENT: more than 100, a result over 256 KiB, or one without an output.
+    INVALID_ARGUMENT: none or more than 100, a result over 256 KiB, or one without an output.
     """
     Fail: _aio.UnaryUnaryMultiCallable[_generation_pb2.FailRequest, _generation_pb2.FailResponse]  # type: ignore[assignment]
     """Ends attempts with their errors: pending again if attempts are left, else failed and
     refunded. Repeating a failure that was accepted is accepted.
-    INVALID_ARGUMENT: more than 100.
+    INVALID_ARGUMENT: none or more than 100.
     """
     GetJobSummary: _aio.UnaryUnaryMultiCallable[_generation_pb2.GetJobSummaryRequest, _generation_pb2.GetJobSummaryResponse]  # type: ignore[assignment]
     """Reads one job as its owner may see it.
@@ -162,7 +164,8 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         """Hands out up to `limit` jobs that are pending, or whose lease is over. Waits up to `wait`
         for one to come. Each gets a new lease token; no two claims return the same attempt.
         Repeating a claim id answers the jobs that it got.
-        INVALID_ARGUMENT: a limit outside 1 to 100, or a lease outside 1 second to 1 hour.
+        INVALID_ARGUMENT: a limit outside 1 to 100, a lease outside 1 second to 1 hour, a wait outside
+        0 to 30 seconds, or an id of none or more than 200 characters.
         """
 
     @_abc_1.abstractmethod
@@ -172,7 +175,7 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_generation_pb2.RenewLeasesResponse, _abc.Awaitable[_generation_pb2.RenewLeasesResponse]]:
         """Extends leases, each by its own token.
-        INVALID_ARGUMENT: more than 100 leases, or a lease outside 1 second to 1 hour.
+        INVALID_ARGUMENT: no leases or more than 100, or a lease outside 1 second to 1 hour.
         """
 
     @_abc_1.abstractmethod
@@ -194,7 +197,7 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_generation_pb2.CompleteResponse, _abc.Awaitable[_generation_pb2.CompleteResponse]]:
         """Ends attempts with their results: the commit point. The job is completed once its result
         has reached the canvas. Repeating a completion that was accepted is accepted.
-        INVALID_ARGUMENT: more than 100, a result over 256 KiB, or one without an output.
+        INVALID_ARGUMENT: none or more than 100, a result over 256 KiB, or one without an output.
         """
 
     @_abc_1.abstractmethod
@@ -205,7 +208,7 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_generation_pb2.FailResponse, _abc.Awaitable[_generation_pb2.FailResponse]]:
         """Ends attempts with their errors: pending again if attempts are left, else failed and
         refunded. Repeating a failure that was accepted is accepted.
-        INVALID_ARGUMENT: more than 100.
+        INVALID_ARGUMENT: none or more than 100.
         """
 
     @_abc_1.abstractmethod

@@ -55,6 +55,7 @@ class PresenceServiceServicer:
         """The one stream between a gateway process and this instance, for all its sockets. When it
         ends, all sessions that came over it have left.
         INVALID_ARGUMENT ends the stream: a session id used twice, or an unknown one.
+        UNAVAILABLE ends it when the instance goes away: connect again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

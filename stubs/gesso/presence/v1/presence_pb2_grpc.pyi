@@ -41,6 +41,7 @@ class PresenceServiceStub:
     """The one stream between a gateway process and this instance, for all its sockets. When it
     ends, all sessions that came over it have left.
     INVALID_ARGUMENT ends the stream: a session id used twice, or an unknown one.
+    UNAVAILABLE ends it when the instance goes away: connect again.
     """
     Announce: _grpc.UnaryUnaryMultiCallable[_presence_pb2.AnnounceRequest, _presence_pb2.AnnounceResponse]
     """Tells rooms that something was committed. A room that nobody is in needs no telling.
@@ -57,6 +58,7 @@ class PresenceServiceAsyncStub(PresenceServiceStub):
     """The one stream between a gateway process and this instance, for all its sockets. When it
     ends, all sessions that came over it have left.
     INVALID_ARGUMENT ends the stream: a session id used twice, or an unknown one.
+    UNAVAILABLE ends it when the instance goes away: connect again.
     """
     Announce: _aio.UnaryUnaryMultiCallable[_presence_pb2.AnnounceRequest, _presence_pb2.AnnounceResponse]  # type: ignore[assignment]
     """Tells rooms that something was committed. A room that nobody is in needs no telling.
@@ -76,6 +78,7 @@ class PresenceServiceServicer(metaclass=_abc_1.ABCMeta):
         """The one stream between a gateway process and this instance, for all its sockets. When it
         ends, all sessions that came over it have left.
         INVALID_ARGUMENT ends the stream: a session id used twice, or an unknown one.
+        UNAVAILABLE ends it when the instance goes away: connect again.
         """
 
     @_abc_1.abstractmethod
