@@ -1,10 +1,10 @@
 """Forgets receipts and changes that are older than promised, a little at a time."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 
+from servicekit.background import background
 from servicekit.errors import Failure
 from servicekit.telemetry import logger
 from services.canvas.store import CanvasStore
@@ -12,17 +12,11 @@ from services.canvas.store import CanvasStore
 BATCH = 1_000
 
 
-@asynccontextmanager
-async def sweeping(
+def sweeping(
     store: CanvasStore, *, every_seconds: float, receipts: timedelta, changes: timedelta
-) -> AsyncIterator[None]:
+) -> AbstractAsyncContextManager[None]:
     """Forgets what is older than `receipts` and `changes` now and then, inside the block."""
-    async with asyncio.TaskGroup() as tasks:
-        sweeper = tasks.create_task(_sweep(store, every_seconds, receipts, changes))
-        try:
-            yield
-        finally:
-            sweeper.cancel()
+    return background(_sweep(store, every_seconds, receipts, changes))
 
 
 async def _sweep(
