@@ -33,5 +33,4 @@ def time_from_micros(micros: int) -> datetime:
 
 def rfc3339(time: datetime) -> str:
     """The time in UTC with milliseconds, e.g. `2026-11-30T10:00:00.123Z`."""
-    time = time.astimezone(UTC)
-    return f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03d}Z"
+    return time.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"

@@ -5,6 +5,7 @@ whatever its size (CV3). Stored objects are kept in this form.
 """
 
 import hashlib
+from collections.abc import Callable
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -13,9 +14,10 @@ _FIRST_EXPONENT = 21  # ECMAScript writes numbers from 1e21 up, and below 1e-6, 
 
 def canonical(value: Any) -> str:
     """The canonical JSON text of a value that is free of NaN, infinities and lone surrogates."""
-    parts: list[str] = []
-    _write(value, parts)
-    return "".join(parts)
+    writer = _WRITERS.get(type(value))
+    if writer is None:
+        raise TypeError(f"{type(value).__name__} is not a JSON value")
+    return writer(value)
 
 
 def digest(value: Any) -> bytes:
@@ -37,44 +39,19 @@ def hex_of(content_hash: int) -> str:
     return f"{content_hash:016x}"
 
 
-def _write(value: Any, parts: list[str]) -> None:
-    match value:
-        case None:
-            parts.append("null")
-        case True:
-            parts.append("true")
-        case False:
-            parts.append("false")
-        case str():
-            parts.append(encode_basestring(value))
-        case int():
-            parts.append(str(value))
-        case float():
-            parts.append(_number(value))
-        case dict():
-            _write_object(value, parts)
-        case list():
-            _write_array(value, parts)
-        case _:
-            raise TypeError(f"{type(value).__name__} is not a JSON value")
+def _object(value: dict[str, Any]) -> str:
+    # In ASCII, code points and the UTF-16 units that RFC 8785 sorts by have the same order.
+    keys = sorted(value, key=None if "".join(value).isascii() else _utf16)
+    members = [f"{encode_basestring(key)}:{canonical(value[key])}" for key in keys]
+    return f"{{{','.join(members)}}}"
 
 
-def _write_object(value: dict[str, Any], parts: list[str]) -> None:
-    separator = "{"
-    for key in sorted(value, key=_utf16):
-        parts.append(f"{separator}{encode_basestring(key)}:")
-        _write(value[key], parts)
-        separator = ","
-    parts.append("}" if value else "{}")
+def _array(value: list[Any]) -> str:
+    return f"[{','.join(map(canonical, value))}]"
 
 
-def _write_array(value: list[Any], parts: list[str]) -> None:
-    separator = "["
-    for item in value:
-        parts.append(separator)
-        _write(item, parts)
-        separator = ","
-    parts.append("]" if value else "[]")
+def _constant(value: bool | None) -> str:
+    return "null" if value is None else "true" if value else "false"
 
 
 def _utf16(key: str) -> bytes:
@@ -105,3 +82,14 @@ def _digits(text: str) -> tuple[str, str, int]:
     digits = (whole + fraction).lstrip("0")
     stripped = digits.rstrip("0")
     return sign, stripped, exponent + len(digits) - len(stripped)
+
+
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    str: encode_basestring,
+    dict: _object,
+    list: _array,
+    int: str,
+    float: _number,
+    bool: _constant,
+    type(None): _constant,
+}

@@ -82,11 +82,12 @@ class Canvas:
 
     def after(self, change: "Change") -> "Canvas":
         """The canvas with a change made."""
-        return replace(
-            self,
+        return Canvas(
+            canvas_id=self.canvas_id,
             head=change.head,
             nodes={**self.nodes, **change.written.nodes},
             connections={**self.connections, **change.written.connections},
+            ends=self.ends,
         )
 
 
@@ -150,14 +151,13 @@ class _Draft:
     def apply(self, index: int, edit: Edit) -> None:
         if self.head is None and not isinstance(edit, CreateCanvas):
             raise ObjectMissing("canvas", self.before.canvas_id)
-        effective: Edit = edit
         match edit:
             case CreateCanvas():
                 self._create_canvas(index, edit)
             case CreateNode():
                 self._create_node(edit.node)
             case PatchNode():
-                effective = self._patch_node(edit)
+                edit = self._patch_node(edit)
             case RemoveNode():
                 self._remove_node(edit)
             case CreateConnection():
@@ -168,7 +168,7 @@ class _Draft:
                 self._remove_connection(edit)
             case SetField():
                 self._set_field(edit)
-        self.effective.append(effective.effect())
+        self.effective.append(edit.effect())
 
     def change(self) -> Change:
         assert self.head is not None
@@ -227,7 +227,7 @@ class _Draft:
             value = written(value, path, target)
         if targets:
             self._write("node", edit.node_id, present, value)
-        return replace(edit, patch=targets)
+        return replace(edit, patch=targets) if converges else edit
 
     def _remove_node(self, edit: RemoveNode) -> None:
         present = self._node(edit.node_id)
@@ -295,22 +295,21 @@ class _Draft:
         """Replaces one node or connection, and keeps the head's sums."""
         assert self.head is not None
         new = None
-        order = self.head.next_order
         if value is not None:
             text = canonical(value)
             hashed = object_hash(kind, object_id, text)
-            new = Stored(value, text, hashed, old.order if old else order)
+            new = Stored(value, text, hashed, old.order if old else self.head.next_order)
         came = (new is not None) - (old is not None)
-        self.head = replace(
-            self.head,
-            node_count=self.head.node_count + (came if kind == "node" else 0),
-            next_order=order + (1 if new is not None and old is None else 0),
-            size_bytes=self.head.size_bytes
+        head = self.head
+        self.head = Head(
+            revision=head.revision,
+            fields=head.fields,
+            node_count=head.node_count + (came if kind == "node" else 0),
+            next_order=head.next_order + (1 if came > 0 else 0),
+            size_bytes=head.size_bytes
             + (new.size_bytes if new else 0)
             - (old.size_bytes if old else 0),
-            content_hash=self.head.content_hash
-            ^ (new.hash if new else 0)
-            ^ (old.hash if old else 0),
+            content_hash=head.content_hash ^ (new.hash if new else 0) ^ (old.hash if old else 0),
         )
         (self.nodes if kind == "node" else self.connections)[object_id] = new
         if new is not None:
