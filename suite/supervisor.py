@@ -20,7 +20,6 @@ FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 # Who ran as long as this was well: the next pause is the first one again.
 WELL_AFTER_SECONDS = 10.0
-READY_SECONDS = 30.0
 GIVE_UP_AFTER = 3
 KILL_AFTER_SECONDS = 20.0
 
@@ -41,7 +40,8 @@ class DoesNotStart(Exception):  # noqa: N818 - facts are named without a suffix
 class Role:
     """One process to keep running.
 
-    `ready` asks whether it is; without it the process says so itself (sd_notify).
+    `ready` asks whether it is; without it the process says so itself (sd_notify). One that is not
+    within `ready_seconds` is killed and started again.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Role:
     address: str
     environment: Mapping[str, str] = field(default_factory=dict)
     ready: Callable[[], Awaitable[bool]] | None = None
+    ready_seconds: float = 30.0
     user: str | None = None
     stop_signal: signal.Signals = signal.SIGTERM
 
@@ -214,7 +215,7 @@ class _Kept:
         """Whether it became ready in time."""
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(READY_SECONDS):
+            async with asyncio.timeout(self._role.ready_seconds):
                 if self._role.ready is None:
                     await loop.sock_recv(word, 4096)
                 else:

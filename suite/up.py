@@ -97,6 +97,8 @@ def _stores(data_folder: Path, environ: Mapping[str, str]) -> tuple[list[Role], 
                 address=str(database.sockets),
                 environment={"PATH": os.defpath, "LC_ALL": "C"},
                 ready=database.ready,
+                # After a crash it reads its log first: killed in that, it would begin anew.
+                ready_seconds=600,
                 user=database.user,
                 # Ends sessions and leaves a clean data folder.
                 stop_signal=signal.SIGINT,

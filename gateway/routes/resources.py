@@ -105,7 +105,8 @@ class ResourceRoutes:
         created = await self._canvas.call(
             self._stub.CreateResource,
             assets_pb2.CreateResourceRequest(
-                request_id=call.idempotency_key or f"upload:{secrets.token_hex(16)}",
+                # Apart from those of workers, which are known to who has the job.
+                request_id=f"upload:{call.idempotency_key or secrets.token_hex(16)}",
                 sha256=stored.sha256,
                 kind=kind,
             ),

@@ -70,6 +70,28 @@ async def test_an_order_sent_twice_is_one_picture_on_the_canvas(
     assert wallet["balanceCredits"] == 996
 
 
+async def test_nobody_can_take_the_place_of_a_picture_that_is_being_drawn(
+    home: House, anna: httpx.AsyncClient
+) -> None:
+    """GN9"""
+    ordered = await anna.post(GENERATIONS, json=wanted(count=2))
+    job_id = ordered.json()["operation"]["operationId"]
+    taken = await anna.post(
+        "/api/resources",
+        files={"file": ("a", b"mine")},
+        data={"kind": "file"},
+        headers={"Idempotency-Key": f"job:{job_id}:2"},
+    )
+    async with running(
+        worker_settings(home.generation_address, home.canvas_address, home.objects_url)
+    ):
+        await home.ends.of(job_id)
+
+    job = await anna.get(f"/api/runtime/external-generation/jobs/{job_id}")
+    assert taken.status_code == 201
+    assert job.json()["status"] == "completed"
+
+
 async def test_what_is_wrong_is_listed_by_path_and_costs_nothing(anna: httpx.AsyncClient) -> None:
     """GN1"""
     answer = await anna.post(GENERATIONS, json=wanted(size="1x1", wings=2))

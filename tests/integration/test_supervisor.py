@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -85,6 +86,19 @@ async def test_what_cannot_start_is_told_with_its_last_word(supervisor: Supervis
 
     assert {process.state for process in supervisor.processes()} <= {"stopped", "waiting"}
     assert find(supervisor, "other").pid is None
+
+
+async def test_a_process_that_is_not_ready_in_its_time_is_killed(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    silent = replace(role("silent", "import signal; signal.pause()"), ready_seconds=0.1)
+
+    with pytest.raises(DoesNotStart, match="silent"):
+        async with supervisor.keeping([silent]):
+            pass
+
+    assert find(supervisor, "silent").pid is None
+    assert "was not ready in time" in (tmp_path / "logs" / "silent.log").read_text()
 
 
 async def test_a_process_that_does_not_end_is_killed(

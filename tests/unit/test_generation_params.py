@@ -36,6 +36,8 @@ def test_what_is_left_out_has_its_default() -> None:
         {"prompt": "  \n"},
         {"prompt": "x" * 4_001},
         {"prompt": 7},
+        {"prompt": "data:image/svg+xml,a lantern"},
+        {"prompt": " DATA:audio/wav;base64,AAAA"},
         {"size": "1024"},
         {"size": "63x64"},
         {"size": "4097x64"},

@@ -10,6 +10,7 @@ RESOURCE_KINDS = ("image", "video", "audio", "file")
 ASSET_KINDS = ("image", "video", "audio", "text", "entity")
 MAX_CATEGORY_LENGTH = 80
 MAX_TITLE_LENGTH = 200
+MAX_REQUEST_ID_LENGTH = 256
 
 _ASSET_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -92,8 +93,10 @@ def check_resource(kind: str, sha256: str, request_id: str) -> None:
         raise Invalid(f"A resource is one of {', '.join(RESOURCE_KINDS)}.", path="kind")
     if not _SHA256.fullmatch(sha256):
         raise Invalid("A digest is 64 hex digits.", path="sha256")
-    if not 0 < len(request_id) <= 200:
-        raise Invalid("A request id has 1 to 200 characters.", path="requestId")
+    if not 0 < len(request_id) <= MAX_REQUEST_ID_LENGTH:
+        raise Invalid(
+            f"A request id has 1 to {MAX_REQUEST_ID_LENGTH} characters.", path="requestId"
+        )
 
 
 def check_kind(kind: str, probe: Probe) -> None:

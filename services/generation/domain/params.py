@@ -20,6 +20,8 @@ MAX_WRONG = 20
 SUBTYPES = ("plain", "style_guide", "character", "ui_design", "promo", "quick_edit")
 DEFAULT_MODEL = "studio"
 
+# No canvas would take it, and what no canvas takes is given back with the picture drawn.
+_MEDIA = re.compile(r"\s*data:(image|video|audio)/", re.IGNORECASE)
 _SIZE = re.compile(r"([1-9][0-9]{1,3})x([1-9][0-9]{1,3})")
 
 
@@ -109,8 +111,8 @@ def _is_references(value: Any) -> bool:
 
 _EXPECTED = {
     "prompt": _Expected(
-        lambda value: _is_text(value, MAX_PROMPT_LENGTH),
-        f"must be text of 1 to {MAX_PROMPT_LENGTH} characters that is not blank",
+        lambda value: _is_text(value, MAX_PROMPT_LENGTH) and not _MEDIA.match(value),
+        f"must be text of 1 to {MAX_PROMPT_LENGTH} characters that is not blank, nor a data URL",
     ),
     "size": _Expected(
         _is_size, f"must be WxH, each {MIN_SIDE} to {MAX_SIDE} pixels, for example 1024x1024"

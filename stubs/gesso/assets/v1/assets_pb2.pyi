@@ -93,7 +93,9 @@ class CreateResourceRequest(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """The caller's idempotency key, 1 to 200 characters, kept at least 24 hours."""
+    """The caller's idempotency key, 1 to 256 characters, kept at least 24 hours. Callers begin
+    theirs with a word of their own, e.g. `upload:`, so that none has another's.
+    """
     sha256: _builtins.str
     """SHA-256 of the file, 64 hex digits."""
     kind: _builtins.str
