@@ -5,6 +5,7 @@ import gzip
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -162,10 +163,9 @@ def _idempotency_key(request: Request) -> str:
 
 def _query(request: Request, kind: type[Input]) -> Input:
     given = request.query_params.multi_items()
-    names = [name for name, _ in given]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise Invalid("Given twice.", path=twice)
+    times = Counter(name for name, _ in given)
+    if len(times) != len(given):
+        raise Invalid("Given twice.", path=times.most_common(1)[0][0])
     if any("\0" in value for _, value in given):
         raise Invalid("The query contains U+0000.")
     try:
