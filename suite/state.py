@@ -36,7 +36,7 @@ class StateFile:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Nobody else runs on the folder inside the block. Raises `AlreadyRunning`."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self._folder / _LOCK).open("a+") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -179,6 +179,8 @@ class _Kept:
                 stderr=asyncio.subprocess.STDOUT,
                 # A Ctrl-C at the terminal is for us alone; we stop them in order.
                 start_new_session=True,
+                # What people keep here is not for other users of the machine.
+                umask=0o077,
             )
             self._enter("starting")
             process = self._process
@@ -235,7 +237,7 @@ class _LogFile:
     """What a process says, in files of bounded size."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = folder / f"{name}.log"
         self.last_line = ""
         self._handler = logging.handlers.RotatingFileHandler(

@@ -107,7 +107,7 @@ def _stores(data_folder: Path, environ: Mapping[str, str]) -> tuple[list[Role], 
     redis_url = environ.get("GESSO_REDIS_URL")
     if not redis_url:
         cache_folder = data_folder / "valkey"
-        cache_folder.mkdir(exist_ok=True)
+        cache_folder.mkdir(mode=0o700, exist_ok=True)
         cache = valkey.Server(cache_folder, free_port())
         redis_url = cache.url()
         kept.append(

@@ -6,7 +6,14 @@ from servicekit.errors import IdempotencyKeyReused, Invalid, NotFound
 from servicekit.ids import new_id
 from servicekit.objects import Objects
 from services.canvas.assets_store import AssetsStore
-from services.canvas.domain.assets import Asset, Draft, Resource, check_kind, check_resource
+from services.canvas.domain.assets import (
+    Asset,
+    Draft,
+    Probe,
+    Resource,
+    check_kind,
+    check_resource,
+)
 from services.canvas.domain.failures import AssetVersionConflict
 from services.canvas.domain.limits import Limits
 from services.canvas.probe import HEAD_BYTES, probe
@@ -19,6 +26,8 @@ class AssetsService:
         self._store = store
         self._objects = objects
         self._limits = limits
+        # Each holds a file in memory.
+        self._reading_whole = asyncio.Semaphore(2)
 
     async def add_resource(
         self, account_id: str, request_id: str, *, kind: str, sha256: str
@@ -33,10 +42,9 @@ class AssetsService:
         if known is None:
             try:
                 size_bytes = await self._objects.size(sha256)
-                head = await self._head(sha256, min(size_bytes, HEAD_BYTES))
+                found = await self._probed(sha256, size_bytes)
             except NotFound:
                 raise Invalid("No file with this digest is stored.", path="sha256") from None
-            found = await asyncio.to_thread(probe, head)
             check_kind(kind, found)
             added = await self._store.add_resource(
                 account_id,
@@ -94,5 +102,18 @@ class AssetsService:
         if not await self._store.delete(account_id, asset_id):
             raise NotFound("asset")
 
-    async def _head(self, sha256: str, size_bytes: int) -> bytes:
+    async def _probed(self, sha256: str, size_bytes: int) -> Probe:
+        """What a stored file is, from its beginning if that is enough."""
+        if size_bytes > HEAD_BYTES:
+            head = await self._beginning(sha256, HEAD_BYTES)
+            found = await asyncio.to_thread(probe, head, is_whole=False)
+            if found is not None:
+                return found
+        async with self._reading_whole:
+            whole = await self._beginning(sha256, size_bytes)
+            found = await asyncio.to_thread(probe, whole, is_whole=True)
+        assert found is not None
+        return found
+
+    async def _beginning(self, sha256: str, size_bytes: int) -> bytes:
         return b"".join([chunk async for chunk in self._objects.read(sha256, 0, size_bytes)])

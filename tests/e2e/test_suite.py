@@ -51,6 +51,17 @@ def test_ps_names_every_process_and_its_memory(up: Up) -> None:
     assert all(process["rssBytes"] > 0 for process in found)
 
 
+def test_the_data_is_not_for_other_users_of_the_machine(up: Up, tmp_path: Path) -> None:
+    assert gesso("demo", "--url", up.url, cwd=tmp_path).returncode == 0
+
+    kept = ("internal-token", "logs", "objects", "postgres", "postgres-socket", "run", "valkey")
+    modes = {name: (up.data / name).stat().st_mode & 0o077 for name in kept}
+    assert modes == dict.fromkeys(kept, 0)
+    files = [path for path in (up.data / "objects").rglob("*") if path.is_file()]
+    assert files
+    assert {path.stat().st_mode & 0o077 for path in files} == {0}
+
+
 def test_metrics_are_served_on_their_own_port(up: Up) -> None:
     httpx.get(f"{up.url}/healthz")
     gateway = psutil.Process(next(each["pid"] for each in up.ps() if each["name"] == "gateway"))

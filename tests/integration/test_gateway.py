@@ -6,7 +6,7 @@ import io
 import json
 import re
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -596,6 +596,47 @@ async def test_a_body_of_another_type_is_refused(anna: httpx.AsyncClient) -> Non
     answer = await anna.post("/api/auth/tokens", data={"name": "x"})
 
     assert_problem(answer, 415, "unsupported_media_type")
+
+
+def large(picture_format: str, **options: Any) -> bytes:
+    """A picture of more than a MiB."""
+    file = io.BytesIO()
+    noise = Image.effect_noise((1_400, 1_000), 90).convert("RGB")
+    noise.save(file, picture_format, quality=100, **options)
+    return file.getvalue()
+
+
+def with_notes(jpeg: bytes) -> bytes:
+    """A JPEG with more than a MiB of notes before its size."""
+    note = b"\xff\xe1" + (65_002).to_bytes(2) + b"x" * 65_000
+    return jpeg[:2] + 20 * note + jpeg[2:]
+
+
+def with_two_pictures() -> bytes:
+    file = io.BytesIO()
+    red, blue = (Image.new("RGB", (20, 10), color) for color in ("red", "blue"))
+    red.save(file, "MPO", save_all=True, append_images=[blue])
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "mime_type"),
+    [
+        (lambda: large("WEBP", lossless=True), "image/webp"),
+        (lambda: large("AVIF"), "image/avif"),
+        (lambda: with_notes(large("JPEG")), "image/jpeg"),
+        (with_two_pictures, "image/jpeg"),
+    ],
+    ids=["webp", "avif", "jpeg with notes", "two in one"],
+)
+async def test_a_picture_is_one_however_it_is_written(
+    anna: httpx.AsyncClient, content: Callable[[], bytes], mime_type: str
+) -> None:
+    """CV16"""
+    made = await upload(anna, content(), "image")
+
+    assert (made.status_code, made.json()["mimeType"]) == (201, mime_type)
+    assert made.json()["width"] in {20, 1_400}
 
 
 async def test_a_file_is_read_back_whole_and_in_parts(anna: httpx.AsyncClient) -> None:

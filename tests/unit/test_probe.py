@@ -17,8 +17,9 @@ def picture(kind: str) -> bytes:
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "AVIF"])
 def test_a_picture_is_told_with_its_size(kind: str) -> None:
     """CV16"""
-    found = probe(picture(kind))
+    found = probe(picture(kind), is_whole=True)
 
+    assert found is not None
     assert (found.mime_type, found.width, found.height) == (f"image/{kind.lower()}", 12, 7)
 
 
@@ -35,6 +36,7 @@ def test_a_picture_is_told_with_its_size(kind: str) -> None:
 )
 def test_what_cannot_be_opened_as_a_picture_is_a_file(content: bytes) -> None:
     """CV16"""
-    found = probe(content)
+    found = probe(content, is_whole=True)
 
+    assert found is not None
     assert (found.mime_type, found.width) == ("application/octet-stream", None)
