@@ -9,31 +9,52 @@ import pytest
 
 from servicekit.client import Client
 from servicekit.errors import Conflict, Failure, TooMany
+from services.canvas.batch import Applied
+from services.canvas.commits import Commits
+from services.canvas.domain.mutation import Mutation
 from tests.support.canvas import Window, create_canvas, create_node, node, patch_node
 from tests.support.services import canvas_service, canvas_settings, new_account
 
-Waits = Callable[[], Awaitable[None]]
+
+@pytest.fixture
+def arrived(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The mutation ids of the requests that came to a service of this process."""
+    came: list[str] = []
+    apply = Commits.apply
+
+    async def noticed(self: Commits, account_id: str, mutation: Mutation) -> Applied:
+        came.append(mutation.mutation_id)
+        return await apply(self, account_id, mutation)
+
+    monkeypatch.setattr(Commits, "apply", noticed)
+    return came
 
 
 @asynccontextmanager
-async def held_up(database: str, window: Window) -> AsyncIterator[Waits]:
+async def held_up(
+    database: str, window: Window, arrived: list[str], requests: int
+) -> AsyncIterator[Callable[[], Awaitable[None]]]:
     """Somebody else has the canvas inside the block, so that requests gather behind it.
 
-    Yields what waits until one does; the block is not left before.
+    Yields what waits until so many of them did; the block is not left before.
     """
     connection = await asyncpg.connect(database)
+    already = len(arrived)
 
-    async def waits() -> None:
-        async with asyncio.timeout(10):
-            while not await connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+    async def gathered() -> None:
+        async with asyncio.timeout(20):
+            while len(arrived) < already + requests or not await connection.fetchval(
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            ):
                 await asyncio.sleep(0.01)
 
     async with connection.transaction():
         await connection.execute(
             "SELECT FROM canvas.canvas WHERE account_id = $1 FOR UPDATE", window.behalf.account_id
         )
-        yield waits
-        await waits()
+        yield gathered
+        await gathered()
     await connection.close()
 
 
@@ -51,12 +72,12 @@ async def transactions(database: str, window: Window) -> int:
 
 
 async def test_requests_that_wait_share_a_transaction_and_fail_alone(
-    canvas: Client, shared_database: str
+    canvas: Client, shared_database: str, arrived: list[str]
 ) -> None:
     """CV24, CV10"""
     window = Window(canvas, new_account())
     await window.apply(create_canvas(nodes=[node("a", prompt="x")]))
-    async with held_up(shared_database, window):
+    async with held_up(shared_database, window, arrived, 24):
         sends = [
             asyncio.create_task(window.apply(create_node(node(f"n{number}"))))
             for number in range(20)
@@ -85,14 +106,14 @@ async def test_requests_that_wait_share_a_transaction_and_fail_alone(
 
 
 async def test_a_limit_is_kept_by_each_of_those_that_wait(
-    shared_database: str, objects_url: str
+    shared_database: str, objects_url: str, arrived: list[str]
 ) -> None:
     """CV24, CV9"""
     settings = canvas_settings(shared_database, objects_url, max_json_bytes=6_000)
     async with canvas_service(settings) as canvas:
         window = Window(canvas, new_account())
         await window.apply(create_canvas())
-        async with held_up(shared_database, window):
+        async with held_up(shared_database, window, arrived, 10):
             sends = [
                 asyncio.create_task(window.apply(create_node(node(f"n{number}", text="x" * 1_000))))
                 for number in range(10)
@@ -108,19 +129,19 @@ async def test_a_limit_is_kept_by_each_of_those_that_wait(
 
 
 async def test_who_has_gone_does_not_hold_up_the_others(
-    canvas: Client, shared_database: str
+    canvas: Client, shared_database: str, arrived: list[str]
 ) -> None:
     """CV24"""
     window = Window(canvas, new_account())
     await window.apply(create_canvas())
-    async with held_up(shared_database, window):
+    async with held_up(shared_database, window, arrived, 6) as gathered:
         sends = [
             asyncio.create_task(
                 window.apply(create_node(node(f"n{number}")), mutation_id=f"m{number}")
             )
             for number in range(6)
         ]
-        await asyncio.sleep(0.05)
+        await gathered()
         for send in sends[::2]:
             send.cancel()
     answers = await asyncio.gather(*sends, return_exceptions=True)
