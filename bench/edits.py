@@ -146,7 +146,7 @@ async def floor(bench: Bench, workers: int, *, one_canvas: bool = False) -> Timi
             await connection.close()
 
 
-async def _stored_canvas(connection: asyncpg.Connection[Any], account: str) -> None:
+async def _stored_canvas(connection: "asyncpg.Connection[Any]", account: str) -> None:
     key = await connection.fetchval(
         store.INSERT_CANVAS, account, CANVAS, await connection.fetchval("SELECT now()")
     )

@@ -44,15 +44,19 @@ VALUES ($1, $2, now() + $3)
 """
 
 READ_SESSION = """
+WITH session AS MATERIALIZED (
+    SELECT account_id, expires_at - now() AS left_over
+      FROM gateway.session
+     WHERE secret_hash = $1
+       AND expires_at > now()
+)
 SELECT account.account_id,
        account.email,
        account.name,
        account.created_at,
-       session.expires_at - now() AS left_over
-  FROM gateway.session AS session
-  JOIN gateway.account AS account USING (account_id)
- WHERE session.secret_hash = $1
-   AND session.expires_at > now()
+       session.left_over
+  FROM session
+  JOIN gateway.account AS account ON account.account_id = (SELECT account_id FROM session)
 """
 
 EXTEND_SESSION = """
@@ -82,13 +86,12 @@ RETURNING token_id, name, created_at
 """
 
 READ_TOKEN_ACCOUNT = """
-SELECT account.account_id,
-       account.email,
-       account.name,
-       account.created_at
-  FROM gateway.token AS token
-  JOIN gateway.account AS account USING (account_id)
- WHERE token.secret_hash = $1
+SELECT account_id,
+       email,
+       name,
+       created_at
+  FROM gateway.account
+ WHERE account_id = (SELECT account_id FROM gateway.token WHERE secret_hash = $1)
 """
 
 LIST_TOKENS = """

@@ -1,6 +1,6 @@
 """PostgreSQL: pools, transactions, and driver errors turned into failures."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,9 +19,9 @@ else:  # generic in its stubs only
 
 ACQUIRE_SECONDS = 5.0
 
-# For sessions whose statements find every row by an index: without it a plan that was made while
-# a table was empty reads the whole table ever after.
-INDEXES_ONLY = {"enable_seqscan": "off"}
+# How our sessions plan: once for each statement, whatever the values, and by indexes. Else a plan
+# that was made while a table was empty would read the whole table ever after.
+PLANNING = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}
 
 
 class Contention(Unavailable):
@@ -112,13 +112,10 @@ class Database:
 
 
 @asynccontextmanager
-async def connected(
-    settings: DatabaseSettings, *, application: str, session: Mapping[str, str] | None = None
-) -> AsyncIterator[Database]:
+async def connected(settings: DatabaseSettings, *, application: str) -> AsyncIterator[Database]:
     """A pool, closed at the end. It opens connections as they are needed.
 
-    `application` is what the database's own views call us, `session` further settings of the
-    database for our sessions.
+    `application` is what the database's own views call us.
     """
     pool = asyncpg.create_pool(
         settings.database_url,
@@ -131,10 +128,7 @@ async def connected(
             "lock_timeout": _milliseconds(settings.lock_seconds),
             "idle_in_transaction_session_timeout": _milliseconds(settings.statement_seconds),
             "timezone": "UTC",
-            "jit": "off",
-            # Hot statements are written so that the plan does not depend on the values.
-            "plan_cache_mode": "force_generic_plan",
-            **(session or {}),
+            **PLANNING,
         },
     )
     async with pool:

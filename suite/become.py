@@ -14,6 +14,8 @@ _PR_SET_PDEATHSIG = 1
 
 def become(parent: int, number: int, user: int, group: int, command: list[str]) -> None:
     """Does not return. Ends if the parent is gone already."""
+    # What is kept here is not for other users of the machine.
+    os.umask(0o077)
     if user >= 0:
         os.setgroups([])
         os.setgid(group)

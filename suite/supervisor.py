@@ -179,8 +179,6 @@ class _Kept:
                 stderr=asyncio.subprocess.STDOUT,
                 # A Ctrl-C at the terminal is for us alone; we stop them in order.
                 start_new_session=True,
-                # What people keep here is not for other users of the machine.
-                umask=0o077,
             )
             self._enter("starting")
             process = self._process

@@ -14,7 +14,7 @@ from services.canvas.domain.limits import Limits
 from services.canvas.domain.media import NOTHING_KNOWN, Known
 from services.canvas.domain.mutation import Mutation
 from services.canvas.feed import Feed
-from services.canvas.store import CanvasStore, Session
+from services.canvas.store import CanvasStore, Line, Session
 
 MAX_REQUESTS = 64
 MAX_OPERATIONS = 500
@@ -33,17 +33,27 @@ class _Waiting:
 class Commits:
     """Commits requests: with each transaction all those of one canvas that came meanwhile.
 
-    Nothing is kept of a canvas once nobody waits for it.
+    At most `lines` canvases are written at once, each over a connection that goes on to the next
+    canvas. Nothing is kept of a canvas once nobody waits for it.
     """
 
     def __init__(
-        self, store: CanvasStore, feed: Feed, limits: Limits, tasks: asyncio.TaskGroup
+        self,
+        store: CanvasStore,
+        feed: Feed,
+        limits: Limits,
+        tasks: asyncio.TaskGroup,
+        *,
+        lines: int,
     ) -> None:
         self._store = store
         self._feed = feed
         self._limits = limits
         self._tasks = tasks
+        self._idle_lines = lines
         self._waiting: dict[Key, deque[_Waiting]] = {}
+        # Those of the waiting that no line works at.
+        self._ready: deque[Key] = deque()
 
     async def apply(self, account_id: str, mutation: Mutation) -> Applied:
         """Commits a request once, however often it is sent. Raises what it fails with."""
@@ -52,29 +62,39 @@ class Commits:
         queue = self._waiting.get(key)
         if queue is None:
             self._waiting[key] = queue = deque()
-            self._tasks.create_task(self._work(key, queue))
+            self._ready.append(key)
+            if self._idle_lines:
+                self._idle_lines -= 1
+                self._tasks.create_task(self._work())
         queue.append(waiting)
         return await waiting.answer
 
-    async def _work(self, key: Key, queue: deque[_Waiting]) -> None:
-        """Commits what waits for one canvas, until nothing does."""
-        while queue:
-            batch = _batch(queue)
-            try:
-                await self._commit(key, batch)
-            except StorageExceeded:
-                # Together they were over a limit that some of them may keep to alone.
-                for waiting in batch:
-                    await self._commit_alone(key, waiting)
-        del self._waiting[key]
+    async def _work(self) -> None:
+        """Commits what waits, canvas after canvas in turn, until nothing does."""
+        async with self._store.line() as line:
+            while self._ready:
+                key = self._ready.popleft()
+                queue = self._waiting[key]
+                batch = _batch(queue)
+                try:
+                    await self._commit(line, key, batch)
+                except StorageExceeded:
+                    # Together they were over a limit that some of them may keep to alone.
+                    for waiting in batch:
+                        await self._commit_alone(line, key, waiting)
+                if queue:
+                    self._ready.append(key)
+                else:
+                    del self._waiting[key]
+            self._idle_lines += 1
 
-    async def _commit_alone(self, key: Key, waiting: _Waiting) -> None:
+    async def _commit_alone(self, line: Line, key: Key, waiting: _Waiting) -> None:
         try:
-            await self._commit(key, [waiting])
+            await self._commit(line, key, [waiting])
         except StorageExceeded as exceeded:
             _answer(waiting, exceeded)
 
-    async def _commit(self, key: Key, batch: list[_Waiting]) -> None:
+    async def _commit(self, line: Line, key: Key, batch: list[_Waiting]) -> None:
         """Commits requests together and answers them.
 
         Raises `StorageExceeded`, with nothing committed and nobody answered.
@@ -82,7 +102,7 @@ class Commits:
         mutations = [waiting.mutation for waiting in batch]
         answers: Sequence[Applied | Exception]
         try:
-            answers = await self._committed(key, mutations)
+            answers = await self._committed(line, key, mutations)
         except StorageExceeded:
             raise
         except Contention:
@@ -93,13 +113,13 @@ class Commits:
             _answer(waiting, answer)
 
     async def _committed(
-        self, key: Key, mutations: list[Mutation]
+        self, line: Line, key: Key, mutations: list[Mutation]
     ) -> Sequence[Applied | Exception]:
         """Commits requests, and what to answer each. Raises `StorageExceeded` and `Contention`."""
         ids = [mutation.mutation_id for mutation in mutations]
         objects = touched(edit for mutation in mutations for edit in mutation.edits)
         # First without waiting for anybody; then, if another process was quicker, in turn.
-        for opening in (self._store.opened, self._store.locked):
+        for opening in (line.opened, line.locked):
             async with opening(*key) as canvas:
                 found = await canvas.gather(ids, objects)
                 known = await _known(canvas, found, mutations)
@@ -118,10 +138,12 @@ class Commits:
 
 
 @asynccontextmanager
-async def committing(store: CanvasStore, feed: Feed, limits: Limits) -> AsyncIterator[Commits]:
+async def committing(
+    store: CanvasStore, feed: Feed, limits: Limits, *, lines: int
+) -> AsyncIterator[Commits]:
     """Commits inside the block, which is left when all requests have been answered."""
     async with asyncio.TaskGroup() as tasks:
-        yield Commits(store, feed, limits, tasks)
+        yield Commits(store, feed, limits, tasks, lines=lines)
 
 
 async def _known(canvas: Session, found: Found, mutations: list[Mutation]) -> Known:

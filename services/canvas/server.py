@@ -45,7 +45,13 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             receipts=timedelta(days=settings.receipt_days),
             changes=timedelta(hours=settings.change_hours),
         ),
-        committing(CanvasStore(database), feed, settings.limits()) as commits,
+        committing(
+            CanvasStore(database),
+            feed,
+            settings.limits(),
+            # The others are for reads.
+            lines=max(1, settings.database.database_connections // 2),
+        ) as commits,
     ):
         canvases = CanvasRpc(CanvasService(CanvasStore(database), commits))
         assets = AssetsRpc(AssetsService(AssetsStore(database), objects, settings.limits()))

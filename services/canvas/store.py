@@ -1,14 +1,14 @@
 """Remembers canvases: one row an object, two statements an edit."""
 
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from json import loads
 
 import asyncpg
 
-from servicekit.postgres import Connection, Database
+from servicekit.postgres import Connection, Database, translated
 from servicekit.strictjson import dumps
 from services.canvas.batch import Found, Outcome, Version
 from services.canvas.domain.canonical import canonical
@@ -244,8 +244,14 @@ SELECT {_SUMMARY_COLUMNS},
 """
 
 READ_SYNC_STATUS = """
-SELECT canvas.revision,
-       canvas.content_hash,
+WITH head AS MATERIALIZED (
+    SELECT key, revision, content_hash
+      FROM canvas.canvas
+     WHERE account_id = $1
+       AND canvas_id = $2
+)
+SELECT head.revision,
+       head.content_hash,
        clock_timestamp() AS now,
        agent.task_id,
        agent.state,
@@ -253,12 +259,10 @@ SELECT canvas.revision,
        lease.node_id,
        lease.session_id,
        lease.expires_at
-  FROM canvas.canvas AS canvas
-  LEFT JOIN canvas.agent AS agent ON agent.canvas_key = canvas.key
-  LEFT JOIN canvas.lease AS lease ON lease.canvas_key = canvas.key
+  FROM head
+  LEFT JOIN canvas.agent AS agent ON agent.canvas_key = (SELECT key FROM head)
+  LEFT JOIN canvas.lease AS lease ON lease.canvas_key = (SELECT key FROM head)
                                  AND lease.expires_at > clock_timestamp()
- WHERE canvas.account_id = $1
-   AND canvas.canvas_id = $2
 """
 
 # At most $4 changes and $5 bytes of them.
@@ -368,7 +372,7 @@ DELETE FROM canvas.receipt
  WHERE ctid = ANY(ARRAY(
        SELECT ctid
          FROM canvas.receipt
-        WHERE created_at < clock_timestamp() - $1::interval
+        WHERE created_at < now() - $1::interval
         LIMIT $2))
 """
 
@@ -377,7 +381,7 @@ DELETE FROM canvas.change
  WHERE ctid = ANY(ARRAY(
        SELECT ctid
          FROM canvas.change
-        WHERE at < clock_timestamp() - $1::interval
+        WHERE at < now() - $1::interval
         LIMIT $2))
 """
 
@@ -611,6 +615,48 @@ class Session:
         return _held(node_id, row["session_id"], row) if row else None
 
 
+class Line:
+    """A connection that is kept from one canvas to the next, and given back if something fails."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._held = AsyncExitStack()
+        self._connection: Connection | None = None
+
+    @asynccontextmanager
+    async def opened(self, account_id: str, canvas_id: str) -> AsyncIterator[Session]:
+        """The canvas as it is; others may change it meanwhile."""
+        async with self._connected() as connection:
+            yield Session(connection, account_id, canvas_id, is_locked=False)
+
+    @asynccontextmanager
+    async def locked(self, account_id: str, canvas_id: str) -> AsyncIterator[Session]:
+        """The canvas, or its place, that nobody else changes, in a transaction of the block."""
+        async with self._connected() as connection, connection.transaction():
+            if await connection.fetchval(LOCK_CANVAS, account_id, canvas_id) is None:
+                await connection.execute(LOCK_ABSENT_CANVAS, account_id, canvas_id)
+                await connection.fetchval(LOCK_CANVAS, account_id, canvas_id)
+            yield Session(connection, account_id, canvas_id, is_locked=True)
+
+    async def give_back(self) -> None:
+        """Holds no connection any more."""
+        self._connection = None
+        await self._held.aclose()
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Connection]:
+        with translated():
+            try:
+                if self._connection is None:
+                    self._connection = await self._held.enter_async_context(
+                        self._database.connection()
+                    )
+                yield self._connection
+            except BaseException:
+                await self.give_back()
+                raise
+
+
 class CanvasStore:
     """The canvases of all accounts."""
 
@@ -618,19 +664,13 @@ class CanvasStore:
         self._database = database
 
     @asynccontextmanager
-    async def opened(self, account_id: str, canvas_id: str) -> AsyncIterator[Session]:
-        """The canvas as it is; others may change it meanwhile."""
-        async with self._database.connection() as connection:
-            yield Session(connection, account_id, canvas_id, is_locked=False)
-
-    @asynccontextmanager
-    async def locked(self, account_id: str, canvas_id: str) -> AsyncIterator[Session]:
-        """The canvas, or its place, that nobody else changes, in a transaction of the block."""
-        async with self._database.transaction() as connection:
-            if await connection.fetchval(LOCK_CANVAS, account_id, canvas_id) is None:
-                await connection.execute(LOCK_ABSENT_CANVAS, account_id, canvas_id)
-                await connection.fetchval(LOCK_CANVAS, account_id, canvas_id)
-            yield Session(connection, account_id, canvas_id, is_locked=True)
+    async def line(self) -> AsyncIterator[Line]:
+        """A line to the database, for as long as the block lasts."""
+        line = Line(self._database)
+        try:
+            yield line
+        finally:
+            await line.give_back()
 
     async def delete(self, account_id: str, canvas_id: str) -> bool:
         """Deletes a canvas; whether there was one."""

@@ -42,9 +42,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
         drain_seconds=settings.drain_seconds,
     )
     async with (
-        postgres.connected(
-            settings.database, application="generation", session=postgres.INDEXES_ONLY
-        ) as database,
+        postgres.connected(settings.database, application="generation") as database,
         client.connected(
             settings.canvas_address, caller="generation", tokens=settings.tokens()
         ) as canvas,

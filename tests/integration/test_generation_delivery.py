@@ -13,7 +13,7 @@ import pytest
 from gesso.generation.v1 import generation_pb2 as pb
 
 from servicekit import postgres
-from servicekit.postgres import INDEXES_ONLY, DatabaseSettings
+from servicekit.postgres import DatabaseSettings
 from services.canvas import server as canvas_server
 from services.generation.canvases import Canvases, Seen
 from services.generation.claims import EVER
@@ -122,9 +122,7 @@ async def stepping(url: str, objects_url: str) -> AsyncIterator[Steps]:
     assert behalf.account_id is not None
     async with (
         canvas_service(canvas_settings(url, objects_url)) as canvas,
-        postgres.connected(
-            DatabaseSettings(database_url=url), application="steps", session=INDEXES_ONLY
-        ) as database,
+        postgres.connected(DatabaseSettings(database_url=url), application="steps") as database,
     ):
         board = Board(canvas, behalf, "cv_1")
         await board.create(placeholder("n1"))

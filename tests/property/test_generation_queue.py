@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from servicekit import postgres as postgres_client
 from servicekit.errors import Failure
-from servicekit.postgres import INDEXES_ONLY, DatabaseSettings
+from servicekit.postgres import DatabaseSettings
 from services.generation.claims import EVER
 from services.generation.deliveries_store import DeliveriesStore
 from services.generation.domain.failures import LeaseFenced
@@ -105,9 +105,7 @@ class QueueMachine(RuleBasedStateMachine):
     async def _open(self) -> None:
         url = await self.stack.enter_async_context(fresh_database(self.server))
         database = await self.stack.enter_async_context(
-            postgres_client.connected(
-                DatabaseSettings(database_url=url), application="model", session=INDEXES_ONLY
-            )
+            postgres_client.connected(DatabaseSettings(database_url=url), application="model")
         )
         self.database = database
         self.store = QueueStore(database)

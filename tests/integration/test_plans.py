@@ -1,0 +1,72 @@
+"""The plans of all statements, on tables that are empty and analysed."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from gateway import accounts_store
+from servicekit.postgres import PLANNING
+from services.canvas import assets_store
+from services.canvas import store as canvas_store
+from services.generation import deliveries_store, leases_store, summaries_store, wallet_store
+from services.generation import store as generation_store
+from services.tasks import store as tasks_store
+from services.tasks import work_store
+
+# These hold nothing but what is asked for, in its order: they are read from their beginning.
+READ_FROM_THE_FIRST = {"account_without_grant", "account_whose_turn_it_is"}
+_VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
+MODULES = (
+    accounts_store,
+    canvas_store,
+    assets_store,
+    tasks_store,
+    work_store,
+    generation_store,
+    leases_store,
+    deliveries_store,
+    summaries_store,
+    wallet_store,
+)
+STATEMENTS = {
+    f"{module.__name__}.{name}": text
+    for module in MODULES
+    for name, text in vars(module).items()
+    if name.isupper() and isinstance(text, str) and text.strip().startswith(_VERBS)
+}
+
+
+@pytest.mark.parametrize("name", sorted(STATEMENTS))
+async def test_a_statement_finds_its_rows_by_an_index_even_planned_on_empty_tables(
+    database: str, name: str
+) -> None:
+    """GN20, CV25"""
+    connection = await asyncpg.connect(database, server_settings=PLANNING)
+    try:
+        await connection.execute("ANALYZE")
+        parameters = (await connection.prepare(STATEMENTS[name])).get_parameters()
+        await connection.execute(f"PREPARE hot AS {STATEMENTS[name]}")
+        nulls = ", ".join("NULL" for _ in parameters)
+        text = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE hot ({nulls})")
+    finally:
+        await connection.close()
+
+    nodes = list(_nodes(json.loads(text)[0]["Plan"]))
+
+    assert [node for node in nodes if node["Node Type"] == "Seq Scan"] == []
+    assert [
+        node
+        for node in nodes
+        if "Index Cond" not in node
+        and "Index Name" in node
+        and node["Index Name"] not in READ_FROM_THE_FIRST
+    ] == []
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for inner in plan.get("Plans", []):
+        yield from _nodes(inner)
