@@ -2,7 +2,6 @@
 
 import json
 import secrets
-from contextlib import AsyncExitStack
 from typing import Any
 
 import asyncpg
@@ -16,6 +15,7 @@ from services.canvas import store
 EACH = 300
 NODES = 100
 CANVAS = "bench"
+_APPLY = "/gesso.canvas.v1.CanvasService/ApplyOperations"
 
 # An edit in three statements, without anything else that the service does.
 LOCK = """
@@ -87,30 +87,44 @@ async def through_gateway(bench: Bench, workers: int) -> Timing:
 
 
 async def at_the_service(bench: Bench, workers: int, *, one_canvas: bool = False) -> Timing:
-    """ApplyOperations by `workers` callers, each with its canvas, or all on one."""
-    async with AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(bench.client("canvas")) for _ in range(workers)]
-        accounts = [an_account()] * workers if one_canvas else [an_account() for _ in clients]
-        stubs = [CanvasServiceStub(client.channel) for client in clients]
-        for worker in range(1 if one_canvas else workers):
-            creation = pb.CreateCanvas(canvas=_json(_creation()["canvas"]))
-            request = _message(pb.Operation(create_canvas=creation))
-            await clients[worker].call(stubs[worker].ApplyOperations, request, accounts[worker])
-        seen: dict[int, str] = {}
+    """ApplyOperations by `workers` callers, each with its canvas, or all on one.
 
-        async def edit(worker: int, number: int) -> None:
-            written = f"{TEXT}{number}"
-            patch = pb.PatchNode(
-                # On one canvas each caller has a node of its own, so that nobody conflicts.
-                id=f"n{worker if one_canvas else 7}",
-                patch={"metadata.prompt": _json(written)},
-                before={"metadata.prompt": _json(seen.get(worker, TEXT))},
-            )
-            request = _message(pb.Operation(patch_node=patch))
-            await clients[worker].call(stubs[worker].ApplyOperations, request, accounts[worker])
-            seen[worker] = written
+    What was acknowledged is then read back: each caller's node holds what it wrote last.
+    """
+    accounts = [an_account()] * workers if one_canvas else [an_account() for _ in range(workers)]
+    creation = pb.Operation(create_canvas=pb.CreateCanvas(canvas=_json(_creation()["canvas"])))
+    async with bench.client("canvas") as client:
+        stub = CanvasServiceStub(client.channel)
+        for account in dict.fromkeys(accounts):
+            await client.call(stub.ApplyOperations, _message(creation), account)
+    callers = [await bench.caller("canvas", _APPLY, account) for account in accounts]
+    # On one canvas each caller has a node of its own, so that nobody conflicts.
+    nodes = [f"n{worker if one_canvas else 7}" for worker in range(workers)]
+    seen: dict[int, str] = {}
 
-        return await timed(edit, workers=workers, each=EACH)
+    async def edit(worker: int, number: int) -> None:
+        written = f"{TEXT}{number}"
+        patch = pb.PatchNode(
+            id=nodes[worker],
+            patch={"metadata.prompt": _json(written)},
+            before={"metadata.prompt": _json(seen.get(worker, TEXT))},
+        )
+        request = _message(pb.Operation(patch_node=patch))
+        await callers[worker].call(request, pb.ApplyOperationsResponse)
+        seen[worker] = written
+
+    try:
+        timing = await timed(edit, workers=workers, each=EACH)
+    finally:
+        for caller in callers:
+            caller.close()
+    async with bench.client("canvas") as client:
+        stub = CanvasServiceStub(client.channel)
+        for worker, account in enumerate(accounts):
+            read = pb.BatchGetNodesRequest(canvas_id=CANVAS, node_ids=[nodes[worker]])
+            found = await client.call(stub.BatchGetNodes, read, account)
+            assert json.loads(found.nodes[0])["metadata"]["prompt"] == seen[worker]
+    return timing
 
 
 async def floor(bench: Bench, workers: int, *, one_canvas: bool = False) -> Timing:
