@@ -1,1 +1,7 @@
 """What two services need and no service owns."""
+
+import os
+
+# Before grpc is loaded, which reads it once. We never fork; its support for that costs a sixth of
+# its speed (docs/decisions/0002).
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -73,45 +72,68 @@ class Guard(grpc.aio.ServerInterceptor):
 
     def _unary(self, method: str, behave: Any) -> Any:
         async def guarded(request: Any, context: Context) -> Any:
-            async with self._around(method, context):
+            started = time.perf_counter()
+            code = grpc.StatusCode.OK
+            try:
+                self._admit(context)
                 if context.time_remaining() is not None:
                     return await behave(request, context)
                 async with asyncio.timeout(UNARY_SECONDS):
                     return await behave(request, context)
+            except BaseException as error:
+                code = _code(error)
+                await self._tell(error, code, method, context)
+                raise
+            finally:
+                self._observe(method, code, started)
 
         return guarded
 
     def _stream(self, method: str, behave: Any) -> Any:
         async def guarded(request: Any, context: Context) -> AsyncIterator[Any]:
-            async with self._around(method, context):
+            started = time.perf_counter()
+            code = grpc.StatusCode.OK
+            try:
+                self._admit(context)
                 async for response in behave(request, context):
                     yield response
+            except BaseException as error:
+                code = _code(error)
+                await self._tell(error, code, method, context)
+                raise
+            finally:
+                self._observe(method, code, started)
 
         return guarded
 
-    @asynccontextmanager
-    async def _around(self, method: str, context: Context) -> AsyncIterator[None]:
-        started = time.perf_counter()
-        code = grpc.StatusCode.OK
-        try:
-            check_credentials(context.invocation_metadata() or (), self._tokens)
-            yield
-        except Failure as failure:
-            code = CODES[family_of(failure)]
-            await context.abort_with_status(status_from_failure(failure, domain=self._domain))
-        except (asyncio.CancelledError, grpc.aio.AbortError):
-            code = grpc.StatusCode.CANCELLED
-            raise
-        except TimeoutError:
-            code = grpc.StatusCode.DEADLINE_EXCEEDED
+    def _admit(self, context: Context) -> None:
+        check_credentials(context.invocation_metadata() or (), self._tokens)
+
+    async def _tell(
+        self, error: BaseException, code: grpc.StatusCode, method: str, context: Context
+    ) -> None:
+        """Ends the call with the status of a failure. Returns if there is none to tell."""
+        if isinstance(error, Failure):
+            await context.abort_with_status(status_from_failure(error, domain=self._domain))
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             await context.abort(code, "The call took too long.")
-        except Exception:
-            code = grpc.StatusCode.INTERNAL
+        if code is grpc.StatusCode.INTERNAL:
             self._log.exception("fault", method=method, **_who(context))
             await context.abort(code, "internal error")
-        finally:
-            seconds = time.perf_counter() - started
-            self._metrics.rpc_seconds.labels(method, code.name).observe(seconds)
+
+    def _observe(self, method: str, code: grpc.StatusCode, started: float) -> None:
+        self._metrics.rpc_seconds.labels(method, code.name).observe(time.perf_counter() - started)
+
+
+def _code(error: BaseException) -> grpc.StatusCode:
+    """The status that a call which raised this ends with."""
+    if isinstance(error, Failure):
+        return CODES[family_of(error)]
+    if isinstance(error, TimeoutError):
+        return grpc.StatusCode.DEADLINE_EXCEEDED
+    if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
+        return grpc.StatusCode.INTERNAL
+    return grpc.StatusCode.CANCELLED
 
 
 def _who(context: Context) -> dict[str, str]:

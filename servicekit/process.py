@@ -41,8 +41,6 @@ def run(
     `role` names the process and its settings, e.g. `generation-worker`. Leaving the context
     manager is the drain.
     """
-    # We never fork; grpcio's fork support costs a sixth of its speed (docs/decisions/0002).
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     lines: list[str] = []
     try:
         settings = load(settings_type, role, os.environ)
