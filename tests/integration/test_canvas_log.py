@@ -311,6 +311,23 @@ async def test_media_that_are_not_there_are_told_and_nothing_is_applied(
     assert (await window.read())["revision"] == 1
 
 
+@pytest.mark.parametrize("length", [10, 5_000])
+async def test_of_many_media_that_are_missing_the_first_are_told(
+    window: Window, length: int
+) -> None:
+    """CV20"""
+    gone = [{"storageKey": f"resource:rs_{number}" + "x" * length} for number in range(1_000)]
+
+    with pytest.raises(Invalid) as caught:
+        await window.apply(*(create_node(node(f"n{k}", list=gone[k::10])) for k in range(10)))
+
+    missing = caught.value.facts["missing"]
+    assert len(json.dumps(missing)) <= 4_096 + 400
+    assert missing[0]["path"] == "metadata.list.0"
+    assert caught.value.detail.startswith("1000 of the files or assets")
+    assert caught.value.detail.endswith(f"The first {len(missing)} are listed.")
+
+
 async def test_only_touched_nodes_are_looked_at(
     window: Window, media: Media, canvas: Client
 ) -> None:

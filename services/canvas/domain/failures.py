@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from json import dumps
 from typing import Any
 
 from servicekit.errors import (
@@ -17,6 +18,8 @@ from servicekit.errors import (
 from services.canvas.domain.canonical import canonical
 
 MAX_SHOWN_BYTES = 4096
+MAX_MISSING_BYTES = 4096
+MAX_TEXT_LENGTH = 300
 
 
 class InvalidOperation(Invalid):
@@ -71,15 +74,20 @@ class EditLeaseConflict(Conflict):
 
 
 class MediaAssetsPending(Invalid):
-    """Nodes name resources or assets that are not registered, or do not belong together."""
+    """Nodes name resources or assets that are not registered, or do not belong together.
+
+    `missing` lists the first of them, as many as fit an answer; the detail says how many there are.
+    """
 
     reason = "canvas_media_assets_pending"
 
     def __init__(self, missing: list[dict[str, str]]) -> None:
+        listed = _first(missing)
+        some = "" if len(listed) == len(missing) else f" The first {len(listed)} are listed."
         super().__init__(
-            "Some files or assets that the nodes name are not registered; register them, or "
-            "mend the pairs, and send the change again.",
-            missing=missing,
+            f"{len(missing)} of the files or assets that the nodes name are not registered; "
+            f"register them, or mend the pairs, and send the change again.{some}",
+            missing=listed,
         )
 
 
@@ -160,3 +168,20 @@ def located(index: int) -> Iterator[None]:
     except Failure as failure:
         failure.facts.setdefault("operation_index", index)
         raise
+
+
+def _first(missing: list[dict[str, str]]) -> list[dict[str, str]]:
+    """As many as fit, at least one; what is very long is cut."""
+    listed: list[dict[str, str]] = []
+    size = 0
+    for each in missing:
+        short = {name: _cut(text) for name, text in each.items()}
+        size += len(dumps(short, ensure_ascii=False).encode())
+        if listed and size > MAX_MISSING_BYTES:
+            break
+        listed.append(short)
+    return listed
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT_LENGTH else f"{text[:MAX_TEXT_LENGTH]}…"
