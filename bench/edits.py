@@ -64,20 +64,16 @@ async def through_gateway(bench: Bench, workers: int) -> Timing:
     browsers = [await bench.browser() for _ in range(workers)]
     path = f"/api/canvas-projects/{CANVAS}/operations"
     for browser in browsers:
-        await browser.ask("PATCH", path, _request(_creation()))
-    seen: dict[int, str | None] = {}
+        await browser.ask(
+            "PATCH", path, _request({"type": "create_canvas", "canvas": _canvas(NODES)})
+        )
+    seen: dict[int, str] = {}
 
     async def edit(worker: int, number: int) -> None:
-        written = f"{TEXT}{number}"
-        operation = {
-            "type": "patch_node",
-            "id": "n7",
-            "patch": {"metadata.prompt": written},
-            "before": {"metadata.prompt": seen.get(worker, TEXT)},
-        }
-        status, body = await browsers[worker].ask("PATCH", path, _request(operation))
+        request = an_edit(number, seen.get(worker, TEXT))
+        status, body = await browsers[worker].ask("PATCH", path, request)
         assert status == 200, body
-        seen[worker] = written
+        seen[worker] = f"{TEXT}{number}"
 
     try:
         return await timed(edit, workers=workers, each=EACH)
@@ -86,17 +82,18 @@ async def through_gateway(bench: Bench, workers: int) -> Timing:
             await browser.close()
 
 
-async def at_the_service(bench: Bench, workers: int, *, one_canvas: bool = False) -> Timing:
-    """ApplyOperations by `workers` callers, each with its canvas, or all on one.
+async def at_the_service(
+    bench: Bench, workers: int, *, one_canvas: bool = False, size: int = NODES
+) -> Timing:
+    """ApplyOperations by `workers` callers, each with its canvas of `size` nodes, or all on one.
 
     What was acknowledged is then read back: each caller's node holds what it wrote last.
     """
     accounts = [an_account()] * workers if one_canvas else [an_account() for _ in range(workers)]
-    creation = pb.Operation(create_canvas=pb.CreateCanvas(canvas=_json(_creation()["canvas"])))
     async with bench.client("canvas") as client:
         stub = CanvasServiceStub(client.channel)
         for account in dict.fromkeys(accounts):
-            await client.call(stub.ApplyOperations, _message(creation), account)
+            await client.call(stub.ApplyOperations, a_canvas(size), account)
     callers = [await bench.caller("canvas", _APPLY, account) for account in accounts]
     # On one canvas each caller has a node of its own, so that nobody conflicts.
     nodes = [f"n{worker if one_canvas else 7}" for worker in range(workers)]
@@ -170,9 +167,30 @@ async def _stored_canvas(connection: "asyncpg.Connection[Any]", account: str) ->
     )
 
 
-def _creation() -> dict[str, Any]:
-    nodes = [_node(number) for number in range(NODES)]
-    return {"type": "create_canvas", "canvas": {"title": "Bench", "nodes": nodes}}
+def a_canvas(size: int) -> pb.ApplyOperationsRequest:
+    """Makes a canvas of `size` nodes."""
+    return _message(pb.Operation(create_canvas=pb.CreateCanvas(canvas=_json(_canvas(size)))))
+
+
+def a_new_node(node_id: str) -> pb.ApplyOperationsRequest:
+    """Makes one more node on it."""
+    return _message(pb.Operation(create_node=pb.CreateNode(node=_json(_node(1) | {"id": node_id}))))
+
+
+def an_edit(number: int, before: str = TEXT) -> dict[str, Any]:
+    """A request through the gateway that patches a prompt."""
+    operation = {
+        "type": "patch_node",
+        "id": "n7",
+        "patch": {"metadata.prompt": f"{TEXT}{number}"},
+        "before": {"metadata.prompt": before},
+    }
+    return _request(operation)
+
+
+def _canvas(size: int) -> dict[str, Any]:
+    nodes = [_node(number) for number in range(size)]
+    return {"title": "Bench", "nodes": nodes}
 
 
 def _node(number: int) -> dict[str, Any]:
@@ -181,7 +199,7 @@ def _node(number: int) -> dict[str, Any]:
         "type": "image",
         "title": f"Node {number}",
         "position": {"x": number * 10.5, "y": -number},
-        "metadata": {"prompt": TEXT, "status": "idle", "notes": TEXT * 4},
+        "metadata": {"prompt": TEXT, "status": "idle", "notes": TEXT[:150]},
     }
 
 

@@ -14,6 +14,7 @@ from bench.timing import Timing, summary
 
 TEXTS = 60
 MOVES = 400
+EDITS = 300
 CANVAS = "bench"
 
 
@@ -70,6 +71,45 @@ async def cursor(bench: Bench) -> Timing:
                 pass
             lasts.append(time.perf_counter() - began)
             # Below the 40 a second that a window may send.
+            await asyncio.sleep(0.03)
+        timing = summary(lasts, time.perf_counter() - began_all)
+    await browser.close()
+    return timing
+
+
+async def invalidation(bench: Bench) -> Timing:
+    """From sending an edit in one window until another window is told of its revision."""
+    browser = await bench.browser()
+    path = f"/api/canvas-projects/{CANVAS}/operations"
+    operation = {"type": "create_canvas", "canvas": {"title": "Bench"}}
+    change = {"mutationId": "m", "baseRevision": 0, "operations": [operation]}
+    await browser.ask("PATCH", path, change)
+    url = f"{bench.url.replace('http', 'ws')}/api/canvas-projects/{CANVAS}/realtime"
+    async with connect(
+        url,
+        additional_headers={"Cookie": browser.cookie},
+        origin=bench.url,  # type: ignore[arg-type] # a NewType of str
+    ) as window:
+        await _frame(window, "welcome")
+        lasts: list[float] = []
+        title = "Bench"
+        began_all = time.perf_counter()
+        for number in range(EDITS):
+            titles = {"value": f"Bench {number}", "beforeValue": title}
+            edit = {"type": "set_field", "field": "title", **titles}
+            title = titles["value"]
+            began = time.perf_counter()
+            sent = asyncio.create_task(
+                browser.ask(
+                    "PATCH", path, change | {"mutationId": f"e{number}", "operations": [edit]}
+                )
+            )
+            while (await _frame(window, "invalidate"))["revision"] != number + 2:
+                pass
+            lasts.append(time.perf_counter() - began)
+            status, body = await sent
+            assert status == 200, body
+            # As people edit: what comes in a hurry waits for the tick of presence, 16 ms.
             await asyncio.sleep(0.03)
         timing = summary(lasts, time.perf_counter() - began_all)
     await browser.close()

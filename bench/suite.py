@@ -21,11 +21,12 @@ PASSWORD = "correct horse battery"
 
 @dataclass(frozen=True)
 class Bench:
-    """A suite that is up: its address, its internal token, where each process listens."""
+    """A suite that is up: its address, its internal token, where and as what processes run."""
 
     url: str
     token: str
     addresses: dict[str, str]
+    pids: dict[str, int]
     database_url: str
     objects_url: str
 
@@ -71,6 +72,7 @@ async def bench_suite(*, workers: int) -> AsyncIterator[Bench]:
                 url=suite.url,
                 token=token,
                 addresses=addresses,
+                pids={process.name: process.pid or 0 for process in suite.processes()},
                 database_url=f"postgresql://postgres@/gesso?host={addresses['postgres']}",
                 objects_url=(Path(folder) / "objects").as_uri(),
             )

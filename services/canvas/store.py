@@ -219,6 +219,8 @@ _SUMMARY_COLUMNS = """key,
        created_at,
        updated_at"""
 
+# An account has at most a thousand or so, and an index that kept their order would be written with
+# every edit.
 LIST_CANVASES = f"""
 SELECT {_SUMMARY_COLUMNS}
   FROM canvas.canvas
@@ -228,19 +230,35 @@ SELECT {_SUMMARY_COLUMNS}
  LIMIT $4
 """
 
-# One statement, one snapshot. The content is left out where its etag is the known one.
+# One statement, one snapshot: the canvas, its nodes, its connections. The content is left out where
+# its etag is the known one.
 READ_CANVAS = f"""
-SELECT {_SUMMARY_COLUMNS},
-       fields,
-       CASE WHEN revision || '-' || key <> $3 THEN
-            ARRAY(SELECT body FROM canvas.node WHERE canvas_key = key ORDER BY place)
-       END AS nodes,
-       CASE WHEN revision || '-' || key <> $3 THEN
-            ARRAY(SELECT body FROM canvas.connection WHERE canvas_key = key ORDER BY place)
-       END AS connections
-  FROM canvas.canvas
- WHERE account_id = $1
-   AND canvas_id = $2
+WITH head AS MATERIALIZED (
+    SELECT {_SUMMARY_COLUMNS},
+           fields,
+           revision || '-' || key <> $3 AS is_news
+      FROM canvas.canvas
+     WHERE account_id = $1
+       AND canvas_id = $2
+), nodes AS (
+    SELECT body
+      FROM canvas.node
+     WHERE canvas_key = (SELECT key FROM head WHERE is_news)
+     ORDER BY place
+), connections AS (
+    SELECT body
+      FROM canvas.connection
+     WHERE canvas_key = (SELECT key FROM head WHERE is_news)
+     ORDER BY place
+)
+SELECT 'head' AS what, fields AS body, is_news, {_SUMMARY_COLUMNS}
+  FROM head
+UNION ALL
+SELECT 'node', body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+  FROM nodes
+UNION ALL
+SELECT 'connection', body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+  FROM connections
 """
 
 READ_SYNC_STATUS = """
@@ -687,12 +705,20 @@ class CanvasStore:
         self, account_id: str, canvas_id: str, *, known_etag: str
     ) -> Whole | Summary | None:
         """A whole canvas, all of one revision; only its summary if it has the known etag."""
-        row = await self._database.fetchrow(READ_CANVAS, account_id, canvas_id, known_etag)
-        if row is None:
+        rows = await self._database.fetch(READ_CANVAS, account_id, canvas_id, known_etag)
+        if not rows:
             return None
-        if row["nodes"] is None:
-            return _summary(row)
-        return Whole(_summary(row), row["fields"], row["nodes"], row["connections"])
+        head = rows[0]
+        if not head["is_news"]:
+            return _summary(head)
+        nodes = rows[1 : 1 + head["node_count"]]
+        connections = rows[1 + head["node_count"] :]
+        return Whole(
+            _summary(head),
+            head["body"],
+            [row["body"] for row in nodes],
+            [row["body"] for row in connections],
+        )
 
     async def sync_status(self, account_id: str, canvas_id: str) -> SyncStatus | None:
         """Where a canvas is."""
