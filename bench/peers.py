@@ -28,6 +28,9 @@ class NotInstalled(Exception):  # noqa: N818 - facts are named without a suffix
 
 async def install() -> None:
     """Brings the locked packages to `bench/peers/node_modules`. Raises `NotInstalled`."""
+    lock, installed = PACKAGES / "package-lock.json", PACKAGES / "node_modules/.package-lock.json"
+    if installed.exists() and installed.stat().st_mtime >= lock.stat().st_mtime:
+        return
     options = ("--ignore-scripts", "--prefer-offline", "--fetch-retries=1", "--loglevel=error")
     try:
         await _run(_NPM, "ci", *options)
@@ -35,8 +38,8 @@ async def install() -> None:
         raise NotInstalled(f"npm ci took more than {SECONDS} seconds") from None
     except ChildProcessError as error:
         # npm says the code of the error first, then guesses at length.
-        said = " ".join(str(error).split("\n")[:2]).replace("npm error ", "")
-        raise NotInstalled(f"npm ci failed: {said}") from None
+        code = str(error).split("\n")[0].removeprefix("npm error code ")
+        raise NotInstalled(f"npm ci failed with {code}") from None
 
 
 async def tldraw(writers: int) -> Timing:
