@@ -6,12 +6,13 @@ import platform
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from bench import edits, jobs, streams
+from bench import edits, jobs, peers, streams
 from bench.suite import Bench, bench_suite
 from bench.timing import Timing
 from servicekit.telemetry import configure_logs
 
 ROUNDS = 3
+CROWD = 50
 
 Row = tuple[str, Callable[[Bench], Awaitable[Timing]]]
 
@@ -26,10 +27,25 @@ WITH_WORKERS: list[Row] = [
         "edit, at the service, 8 writers on one canvas",
         lambda bench: edits.at_the_service(bench, 8, one_canvas=True),
     ),
+    (
+        f"edit, at the service, {CROWD} writers on one canvas",
+        lambda bench: edits.at_the_service(bench, CROWD, one_canvas=True),
+    ),
     ("text, POST to first delta", streams.first_delta),
     ("cursor, window to window", streams.cursor),
 ]
 WITHOUT_WORKERS: list[Row] = [("job, no-op provider, enqueue to canvas", jobs.end_to_end)]
+# The same load as ours at the service, without a suite beside it.
+PEERS: list[tuple[str, Callable[[], Awaitable[Timing]]]] = [
+    (
+        f"edit, tldraw sync on SQLite (WAL), {CROWD} writers on one canvas",
+        lambda: peers.tldraw(CROWD),
+    ),
+    (
+        f"edit, Hocuspocus in memory, {CROWD} writers on one canvas",
+        lambda: peers.hocuspocus(CROWD),
+    ),
+]
 
 
 async def main() -> None:
@@ -41,6 +57,7 @@ async def main() -> None:
             for _ in range(ROUNDS):
                 for name, measure in rows:
                     rounds.setdefault(name, []).append(await measure(bench))
+    no_peers = await _measure_peers(rounds)
     print(
         f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, client included, "
         f"Python {platform.python_version()}; median of {ROUNDS} rounds in turn, "
@@ -56,6 +73,21 @@ async def main() -> None:
             f"| {name} | {middle.per_second:,.0f} | {middle.p50:.2f} | {middle.p99:.2f} "
             f"| {noise:.0%} |"
         )
+    if no_peers:
+        for name, _ in PEERS:
+            print(f"| {name} | not measured: {no_peers} | | | |")
+
+
+async def _measure_peers(rounds: dict[str, list[Timing]]) -> peers.NotInstalled | None:
+    """Adds the rounds of the peers, or says why there are none."""
+    try:
+        await peers.install()
+    except peers.NotInstalled as error:
+        return error
+    for _ in range(ROUNDS):
+        for name, measure in PEERS:
+            rounds.setdefault(name, []).append(await measure())
+    return None
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ async def floor(bench: Bench, workers: int, *, one_canvas: bool = False) -> Timi
     async def edit(worker: int, number: int) -> None:
         connection, account = connections[worker], accounts[worker]
         node_id = f"n{worker if one_canvas else 7}"
-        body = json.dumps(_node(7) | {"metadata": {"prompt": f"{TEXT}{number}"}})
+        body = json.dumps(node(7) | {"metadata": {"prompt": f"{TEXT}{number}"}})
         mutation_id = secrets.token_hex(8)
         async with connection.transaction():
             row: Any = await connection.fetchrow(LOCK, account, CANVAS)
@@ -163,7 +163,7 @@ async def _stored_canvas(connection: "asyncpg.Connection[Any]", account: str) ->
     )
     await connection.executemany(
         "INSERT INTO canvas.node (canvas_key, id, place, hash, body) VALUES ($1, $2, $3, 0, $4)",
-        [(key, f"n{number}", number, json.dumps(_node(number))) for number in range(NODES)],
+        [(key, f"n{number}", number, json.dumps(node(number))) for number in range(NODES)],
     )
 
 
@@ -174,7 +174,7 @@ def a_canvas(size: int) -> pb.ApplyOperationsRequest:
 
 def a_new_node(node_id: str) -> pb.ApplyOperationsRequest:
     """Makes one more node on it."""
-    return _message(pb.Operation(create_node=pb.CreateNode(node=_json(_node(1) | {"id": node_id}))))
+    return _message(pb.Operation(create_node=pb.CreateNode(node=_json(node(1) | {"id": node_id}))))
 
 
 def an_edit(number: int, before: str = TEXT) -> dict[str, Any]:
@@ -189,11 +189,11 @@ def an_edit(number: int, before: str = TEXT) -> dict[str, Any]:
 
 
 def _canvas(size: int) -> dict[str, Any]:
-    nodes = [_node(number) for number in range(size)]
+    nodes = [node(number) for number in range(size)]
     return {"title": "Bench", "nodes": nodes}
 
 
-def _node(number: int) -> dict[str, Any]:
+def node(number: int) -> dict[str, Any]:
     return {
         "id": f"n{number}",
         "type": "image",

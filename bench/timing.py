@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 Work = Callable[[int, int], Awaitable[None]]
 
+WARM_UP = 20
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -21,7 +23,7 @@ class Timing:
         return f"{self.per_second:,.0f}/s · p50 {self.p50:.2f} ms · p99 {self.p99:.2f} ms"
 
 
-async def timed(work: Work, *, workers: int, each: int, warm_up: int = 20) -> Timing:
+async def timed(work: Work, *, workers: int, each: int, warm_up: int = WARM_UP) -> Timing:
     """Times `work(worker, number)`: `workers` at once, each `each` times, one after another."""
     await asyncio.gather(*(_repeat(work, worker, range(-warm_up, 0)) for worker in range(workers)))
     began = time.perf_counter()
