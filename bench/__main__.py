@@ -6,7 +6,7 @@ import platform
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from bench import edits, jobs, peers, streams
+from bench import echo, edits, jobs, peers, reads, streams
 from bench.suite import Bench, bench_suite
 from bench.timing import Timing
 from servicekit.telemetry import configure_logs
@@ -16,35 +16,61 @@ CROWD = 50
 
 Row = tuple[str, Callable[[Bench], Awaitable[Timing]]]
 
+FLOOR_OF_8 = "edit, plain SQL (the floor), 8 canvases"
+FLOOR_OF_ONE = "edit, plain SQL (the floor), 8 writers on one canvas"
+SERVICE_OF_8 = "edit, at the service, 8 canvases"
+SERVICE_OF_CROWD = f"edit, at the service, {CROWD} writers on one canvas"
+SMALL = "edit, at the service, a canvas of 10 nodes"
+LARGE = "edit, at the service, a canvas of 5,000 nodes"
+GATEWAY_OF_CROWD = f"edit, through the gateway, {CROWD} windows on one canvas"
+ECHO = f"echo through two such hops, {CROWD} browsers"
+WHOLE = "whole read of 1,000 nodes, at the service"
+WHOLE_PLAIN = "whole read of 1,000 nodes, plain SQL"
+WHOLE_BARE = "whole read of 1,000 nodes, plain SQL behind a bare gRPC handler"
+TLDRAW = f"edit, tldraw sync on SQLite (WAL), {CROWD} writers on one canvas"
+HOCUSPOCUS = f"edit, Hocuspocus in memory, {CROWD} writers on one canvas"
+
 WITH_WORKERS: list[Row] = [
     ("edit, plain SQL (the floor), 1 at a time", lambda bench: edits.floor(bench, 1)),
     ("edit, at the service, 1 at a time", lambda bench: edits.at_the_service(bench, 1)),
     ("edit, through the gateway, 1 at a time", lambda bench: edits.through_gateway(bench, 1)),
-    ("edit, plain SQL (the floor), 8 canvases", lambda bench: edits.floor(bench, 8)),
-    ("edit, at the service, 8 canvases", lambda bench: edits.at_the_service(bench, 8)),
+    (SMALL, lambda bench: edits.at_the_service(bench, 1, size=10)),
+    (LARGE, lambda bench: edits.at_the_service(bench, 1, size=5_000)),
+    (FLOOR_OF_8, lambda bench: edits.floor(bench, 8)),
+    (SERVICE_OF_8, lambda bench: edits.at_the_service(bench, 8)),
     ("edit, through the gateway, 8 canvases", lambda bench: edits.through_gateway(bench, 8)),
+    (FLOOR_OF_ONE, lambda bench: edits.floor(bench, 8, one_canvas=True)),
     (
         "edit, at the service, 8 writers on one canvas",
         lambda bench: edits.at_the_service(bench, 8, one_canvas=True),
     ),
-    (
-        f"edit, at the service, {CROWD} writers on one canvas",
-        lambda bench: edits.at_the_service(bench, CROWD, one_canvas=True),
-    ),
+    (SERVICE_OF_CROWD, lambda bench: edits.at_the_service(bench, CROWD, one_canvas=True)),
+    (GATEWAY_OF_CROWD, lambda bench: edits.through_gateway(bench, CROWD, one_canvas=True)),
+    (ECHO, lambda _: echo.through_two_hops(CROWD)),
+    (WHOLE, reads.whole_at_the_service),
+    (WHOLE_PLAIN, reads.whole_plain),
+    (WHOLE_BARE, reads.whole_behind_a_bare_handler),
+    ("changes of 3 revisions, at the service", reads.changes),
     ("text, POST to first delta", streams.first_delta),
     ("cursor, window to window", streams.cursor),
+    ("PATCH in one window to invalidate in another", streams.invalidation),
 ]
 WITHOUT_WORKERS: list[Row] = [("job, no-op provider, enqueue to canvas", jobs.end_to_end)]
 # The same load as ours at the service, without a suite beside it.
 PEERS: list[tuple[str, Callable[[], Awaitable[Timing]]]] = [
-    (
-        f"edit, tldraw sync on SQLite (WAL), {CROWD} writers on one canvas",
-        lambda: peers.tldraw(CROWD),
-    ),
-    (
-        f"edit, Hocuspocus in memory, {CROWD} writers on one canvas",
-        lambda: peers.hocuspocus(CROWD),
-    ),
+    (TLDRAW, lambda: peers.tldraw(CROWD)),
+    (HOCUSPOCUS, lambda: peers.hocuspocus(CROWD)),
+]
+# What is compared with what, by rate or by median time, and what we want of it.
+RATIOS: list[tuple[str, str, Callable[[Timing], float], str]] = [
+    (LARGE, SMALL, lambda timing: timing.p50, "≤ 1.15 of the time"),
+    (SERVICE_OF_8, FLOOR_OF_8, lambda timing: timing.per_second, "≥ 0.5 of the rate"),
+    (SERVICE_OF_CROWD, FLOOR_OF_ONE, lambda timing: timing.per_second, "≥ 4 times the rate"),
+    (SERVICE_OF_CROWD, TLDRAW, lambda timing: timing.per_second, "≥ 2 times the rate"),
+    (SERVICE_OF_CROWD, HOCUSPOCUS, lambda timing: timing.per_second, "the rate"),
+    (GATEWAY_OF_CROWD, ECHO, lambda timing: timing.per_second, "≥ 0.6 of the rate"),
+    (WHOLE, WHOLE_PLAIN, lambda timing: timing.p50, "≤ 1.5 of the time"),
+    (WHOLE, WHOLE_BARE, lambda timing: timing.p50, "of the time"),
 ]
 
 
@@ -52,30 +78,45 @@ async def main() -> None:
     """Runs every row several times in turn, and prints the median round of each."""
     configure_logs("bench", "warning")
     rounds: dict[str, list[Timing]] = {}
+    memory: list[str] = []
     for workers, rows in ((1, WITH_WORKERS), (0, WITHOUT_WORKERS)):
         async with bench_suite(workers=workers) as bench:
             for _ in range(ROUNDS):
                 for name, measure in rows:
                     rounds.setdefault(name, []).append(await measure(bench))
+            if workers:
+                memory.append(await edits.memory(bench))
     no_peers = await _measure_peers(rounds)
     print(
         f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, client included, "
         f"Python {platform.python_version()}; median of {ROUNDS} rounds in turn, "
         "noise = (most - least) / median of the rate\n"
     )
+    medians = {name: _median(timings) for name, timings in rounds.items()}
     print("| what | per second | p50 ms | p99 ms | noise |")
     print("| --- | ---: | ---: | ---: | ---: |")
-    for name, timings in rounds.items():
-        ordered = sorted(timings, key=lambda timing: timing.per_second)
-        middle = ordered[len(ordered) // 2]
-        noise = (ordered[-1].per_second - ordered[0].per_second) / middle.per_second
+    for name, timing in medians.items():
+        rates = [each.per_second for each in rounds[name]]
+        noise = (max(rates) - min(rates)) / timing.per_second
         print(
-            f"| {name} | {middle.per_second:,.0f} | {middle.p50:.2f} | {middle.p99:.2f} "
+            f"| {name} | {timing.per_second:,.0f} | {timing.p50:.2f} | {timing.p99:.2f} "
             f"| {noise:.0%} |"
         )
     if no_peers:
         for name, _ in PEERS:
             print(f"| {name} | not measured: {no_peers} | | | |")
+    print("\n| this | against this | ratio | wanted |")
+    print("| --- | --- | ---: | --- |")
+    for ours, theirs, figure, wanted in RATIOS:
+        if theirs in medians:
+            ratio = figure(medians[ours]) / figure(medians[theirs])
+            print(f"| {ours} | {theirs} | {ratio:.2f} | {wanted} |")
+    print("\n" + "\n".join(memory))
+
+
+def _median(timings: list[Timing]) -> Timing:
+    """The round of the median rate."""
+    return sorted(timings, key=lambda timing: timing.per_second)[len(timings) // 2]
 
 
 async def _measure_peers(rounds: dict[str, list[Timing]]) -> peers.NotInstalled | None:

@@ -5,6 +5,7 @@ import secrets
 from typing import Any
 
 import asyncpg
+import psutil
 from gesso.canvas.v1 import canvas_pb2 as pb
 from gesso.canvas.v1.canvas_pb2_grpc import CanvasServiceStub
 
@@ -15,6 +16,7 @@ from services.canvas import store
 EACH = 300
 NODES = 100
 CANVAS = "bench"
+TOUCHED = 1_000
 _APPLY = "/gesso.canvas.v1.CanvasService/ApplyOperations"
 
 # An edit in three statements, without anything else that the service does.
@@ -59,18 +61,22 @@ VALUES ($1, $2, $11, $14, $5)
 TEXT = "a paper lantern over a quiet river at night, " * 8
 
 
-async def through_gateway(bench: Bench, workers: int) -> Timing:
-    """PATCH …/operations by `workers` browsers, each with an account and a canvas of its own."""
-    browsers = [await bench.browser() for _ in range(workers)]
+async def through_gateway(bench: Bench, workers: int, *, one_canvas: bool = False) -> Timing:
+    """PATCH …/operations by `workers` browsers, each with its account, or all on one canvas."""
+    first = await bench.browser()
+    others = [
+        await (bench.window(first) if one_canvas else bench.browser()) for _ in range(workers - 1)
+    ]
+    browsers = [first, *others]
     path = f"/api/canvas-projects/{CANVAS}/operations"
-    for browser in browsers:
-        await browser.ask(
-            "PATCH", path, _request({"type": "create_canvas", "canvas": _canvas(NODES)})
-        )
+    made = {"type": "create_canvas", "canvas": _canvas(NODES)}
+    for browser in browsers[:1] if one_canvas else browsers:
+        await browser.ask("PATCH", path, _request(made))
     seen: dict[int, str] = {}
 
     async def edit(worker: int, number: int) -> None:
-        request = an_edit(number, seen.get(worker, TEXT))
+        node_id = f"n{worker if one_canvas else 7}"
+        request = an_edit(number, seen.get(worker, TEXT), node_id=node_id)
         status, body = await browsers[worker].ask("PATCH", path, request)
         assert status == 200, body
         seen[worker] = f"{TEXT}{number}"
@@ -157,6 +163,22 @@ async def floor(bench: Bench, workers: int, *, one_canvas: bool = False) -> Timi
             await connection.close()
 
 
+async def memory(bench: Bench) -> str:
+    """What the service holds after so many canvases were made and edited, in a sentence."""
+    process = psutil.Process(bench.pids["canvas"])
+    sizes: list[int] = []
+    async with bench.client("canvas") as client:
+        stub = CanvasServiceStub(client.channel)
+        for number in range(TOUCHED + 1):
+            if number % (TOUCHED // 4) == 0:
+                sizes.append(process.memory_info().rss // 2**20)
+            account = an_account()
+            await client.call(stub.ApplyOperations, a_canvas(NODES), account)
+            await client.call(stub.ApplyOperations, a_new_node("new"), account)
+    held = ", ".join(map(str, sizes))
+    return f"Canvas service, after each quarter of {TOUCHED} canvases of {NODES} nodes: {held} MiB."
+
+
 async def _stored_canvas(connection: "asyncpg.Connection[Any]", account: str) -> None:
     key = await connection.fetchval(
         store.INSERT_CANVAS, account, CANVAS, await connection.fetchval("SELECT now()")
@@ -177,11 +199,11 @@ def a_new_node(node_id: str) -> pb.ApplyOperationsRequest:
     return _message(pb.Operation(create_node=pb.CreateNode(node=_json(node(1) | {"id": node_id}))))
 
 
-def an_edit(number: int, before: str = TEXT) -> dict[str, Any]:
+def an_edit(number: int, before: str = TEXT, *, node_id: str = "n7") -> dict[str, Any]:
     """A request through the gateway that patches a prompt."""
     operation = {
         "type": "patch_node",
-        "id": "n7",
+        "id": node_id,
         "patch": {"metadata.prompt": f"{TEXT}{number}"},
         "before": {"metadata.prompt": before},
     }

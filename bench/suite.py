@@ -40,6 +40,12 @@ class Bench:
         assert status == 201
         return browser
 
+    async def window(self, browser: Browser) -> Browser:
+        """Another window of the same account, on a connection of its own."""
+        window = await Browser.at(self.url)
+        window.cookie = browser.cookie
+        return window
+
     async def caller(self, service: str, method: str, behalf: Behalf) -> Caller:
         """A lean caller of one method of a service, on a connection of its own."""
         metadata = (*credentials(caller="bench", tokens=(self.token,)), *behalf.metadata())

@@ -122,11 +122,7 @@ async def _editors(bench: Bench) -> list[Editor]:
     creation = {"type": "create_canvas", "canvas": {"title": "A crowd"}}
     change = {"mutationId": "m", "baseRevision": 0, "operations": [creation]}
     await first.ask("PATCH", f"/api/canvas-projects/{CANVAS}/operations", change)
-    browsers = [first]
-    for _ in range(WINDOWS - 1):
-        browser = await Browser.at(bench.url)
-        browser.cookie = first.cookie
-        browsers.append(browser)
+    browsers = [first, *[await bench.window(first) for _ in range(WINDOWS - 1)]]
     return [Editor(name, browser) for name, browser in enumerate(browsers)]
 
 

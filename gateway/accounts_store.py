@@ -1,8 +1,12 @@
 """Remembers accounts, sessions and tokens; of secrets only their hashes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import asyncpg
+
+from servicekit.lookups import Lookups
 from servicekit.postgres import Database
 
 INSERT_ACCOUNT = """
@@ -43,20 +47,22 @@ INSERT INTO gateway.session (secret_hash, account_id, expires_at)
 VALUES ($1, $2, now() + $3)
 """
 
-READ_SESSION = """
+READ_SESSIONS = """
 WITH session AS MATERIALIZED (
-    SELECT account_id, expires_at - now() AS left_over
+    SELECT secret_hash, account_id, expires_at - now() AS left_over
       FROM gateway.session
-     WHERE secret_hash = $1
+     WHERE secret_hash = ANY($1::bytea[])
        AND expires_at > now()
 )
-SELECT account.account_id,
+SELECT session.secret_hash,
+       session.left_over,
+       account.account_id,
        account.email,
        account.name,
-       account.created_at,
-       session.left_over
+       account.created_at
   FROM session
-  JOIN gateway.account AS account ON account.account_id = (SELECT account_id FROM session)
+  JOIN gateway.account AS account ON account.account_id = session.account_id
+   AND account.account_id = ANY(ARRAY(SELECT account_id FROM session))
 """
 
 EXTEND_SESSION = """
@@ -85,13 +91,20 @@ VALUES ($1, $2, $3, $4)
 RETURNING token_id, name, created_at
 """
 
-READ_TOKEN_ACCOUNT = """
-SELECT account_id,
-       email,
-       name,
-       created_at
-  FROM gateway.account
- WHERE account_id = (SELECT account_id FROM gateway.token WHERE secret_hash = $1)
+READ_TOKENS = """
+WITH token AS MATERIALIZED (
+    SELECT secret_hash, account_id
+      FROM gateway.token
+     WHERE secret_hash = ANY($1::bytea[])
+)
+SELECT token.secret_hash,
+       account.account_id,
+       account.email,
+       account.name,
+       account.created_at
+  FROM token
+  JOIN gateway.account AS account ON account.account_id = token.account_id
+   AND account.account_id = ANY(ARRAY(SELECT account_id FROM token))
 """
 
 LIST_TOKENS = """
@@ -133,6 +146,9 @@ class AccountsStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        # Every request asks one of these first.
+        self._sessions = Lookups(self._read_sessions)
+        self._tokens = Lookups(self._read_tokens)
 
     async def add_account(
         self, account_id: str, *, email: str, name: str, password_hash: str
@@ -169,12 +185,7 @@ class AccountsStore:
 
     async def session(self, secret_hash: bytes) -> tuple[Account, timedelta] | None:
         """The account of a session and how long it still lasts; None if it is over."""
-        row = await self._database.fetchrow(READ_SESSION, secret_hash)
-        if row is None:
-            return None
-        members = dict(row)
-        left_over: timedelta = members.pop("left_over")
-        return Account(**members), left_over
+        return await self._sessions.get(secret_hash)
 
     async def extend_session(self, secret_hash: bytes, lasts: timedelta) -> None:
         """Has a session last from now on."""
@@ -198,8 +209,7 @@ class AccountsStore:
 
     async def token_account(self, secret_hash: bytes) -> Account | None:
         """The account of a bearer token."""
-        row = await self._database.fetchrow(READ_TOKEN_ACCOUNT, secret_hash)
-        return Account(**row) if row else None
+        return await self._tokens.get(secret_hash)
 
     async def tokens(self, account_id: str) -> list[Token]:
         """An account's tokens, newest first."""
@@ -209,3 +219,17 @@ class AccountsStore:
     async def delete_token(self, account_id: str, token_id: str) -> bool:
         """Deletes a token; whether there was one."""
         return await self._database.fetchrow(DELETE_TOKEN, account_id, token_id) is not None
+
+    async def _read_sessions(
+        self, hashes: Sequence[bytes]
+    ) -> dict[bytes, tuple[Account, timedelta]]:
+        rows = await self._database.fetch(READ_SESSIONS, list(hashes))
+        return {row["secret_hash"]: (_account(row), row["left_over"]) for row in rows}
+
+    async def _read_tokens(self, hashes: Sequence[bytes]) -> dict[bytes, Account]:
+        rows = await self._database.fetch(READ_TOKENS, list(hashes))
+        return {row["secret_hash"]: _account(row) for row in rows}
+
+
+def _account(row: asyncpg.Record) -> Account:
+    return Account(row["account_id"], row["email"], row["name"], row["created_at"])

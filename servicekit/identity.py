@@ -44,20 +44,29 @@ def credentials(*, caller: str, tokens: Sequence[str]) -> Metadata:
     return ((_AUTHORIZATION, f"Bearer {tokens[0]}"), (CALLER, caller))
 
 
-def check_credentials(metadata: Iterable[tuple[str, str | bytes]], tokens: Sequence[str]) -> None:
+def check_credentials(metadata: Iterable[tuple[str, str | bytes]], tokens: Sequence[bytes]) -> None:
     """Raises `Unauthenticated` unless the caller shows one of the tokens."""
-    shown = dict(metadata).get(_AUTHORIZATION, "")
-    shown = shown if isinstance(shown, str) else shown.decode("latin-1")
-    offered = shown.removeprefix("Bearer ").encode()
+    shown = _entry(metadata, _AUTHORIZATION)
+    offered = shown.encode() if isinstance(shown, str) else shown
+    offered = offered.removeprefix(b"Bearer ")
     # Every token is compared, so that the time taken tells nothing.
-    accepted = [hmac.compare_digest(offered, token.encode()) for token in tokens]
+    accepted = [hmac.compare_digest(offered, token) for token in tokens]
     if not any(accepted):
         raise Unauthenticated("The call does not carry an accepted internal token.")
 
 
 def account_of(context: Context) -> str:
     """The account that a call acts for. Raises `Invalid` if it says none."""
-    account = dict(context.invocation_metadata() or ()).get(ACCOUNT)
+    account = _entry(context.invocation_metadata() or (), ACCOUNT)
     if not isinstance(account, str) or not account:
         raise Invalid(f"The call needs the metadata entry {ACCOUNT}.")
     return account
+
+
+def _entry(metadata: Iterable[tuple[str, str | bytes]], wanted: str) -> str | bytes:
+    """The last entry of a name, empty if there is none."""
+    found: str | bytes = ""
+    for name, value in metadata:
+        if name == wanted:
+            found = value
+    return found

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from prometheus_client import Histogram
 
 from servicekit.errors import Failure, family_of
 from servicekit.identity import CALLER, REQUEST_ID, Context, check_credentials
@@ -32,10 +33,11 @@ class Guard(grpc.aio.ServerInterceptor):
 
     def __init__(self, *, domain: str, tokens: Sequence[str], metrics: Metrics, log: Log) -> None:
         self._domain = domain
-        self._tokens = tuple(tokens)
+        self._tokens = tuple(token.encode() for token in tokens)
         self._metrics = metrics
         self._log = log
         self._guarded_handlers: dict[str, Handler] = {}
+        self._histograms: dict[tuple[str, grpc.StatusCode], Histogram] = {}
 
     async def intercept_service(
         self,
@@ -122,7 +124,11 @@ class Guard(grpc.aio.ServerInterceptor):
             await context.abort(code, "internal error")
 
     def _observe(self, method: str, code: grpc.StatusCode, started: float) -> None:
-        self._metrics.rpc_seconds.labels(method, code.name).observe(time.perf_counter() - started)
+        histogram = self._histograms.get((method, code))
+        if histogram is None:
+            histogram = self._metrics.rpc_seconds.labels(method, code.name)
+            self._histograms[method, code] = histogram
+        histogram.observe(time.perf_counter() - started)
 
 
 def _code(error: BaseException) -> grpc.StatusCode:

@@ -20,7 +20,7 @@ MAX_BATCH = 500
 ANNOUNCE_SECONDS = 2.0
 # While much is committed, what comes within this time is told at once: a call costs as much as half
 # an edit. What comes after a silence is told immediately.
-GATHER_SECONDS = 0.005
+GATHER_SECONDS = 0.016
 
 
 class Feed:
