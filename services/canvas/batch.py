@@ -74,6 +74,7 @@ def decide(found: Found, known: Known, mutations: Sequence[Mutation]) -> Outcome
     """
     receipts, leases = dict(found.receipts), dict(found.leases)
     canvas, written = found.canvas, NOTHING_WRITTEN
+    applied_at = rfc3339(found.now)
     done: list[Done] = []
     answers: list[Applied | Failure] = []
     for mutation in mutations:
@@ -92,7 +93,7 @@ def decide(found: Found, known: Known, mutations: Sequence[Mutation]) -> Outcome
         for node_id, stored in change.written.nodes.items():
             if stored is None:
                 leases.pop(node_id, None)
-        receipt = _receipt(mutation.mutation_id, asked, change.head.revision, found.now)
+        receipt = _receipt(mutation.mutation_id, asked, change.head.revision, applied_at)
         receipts[mutation.mutation_id] = receipt
         done.append(Done(mutation.mutation_id, receipt, change.effective))
         answers.append(Applied(receipt, replayed=False))
@@ -131,6 +132,8 @@ def _change(
     return change
 
 
-def _receipt(mutation_id: str, asked: bytes, revision: int, now: datetime) -> Receipt:
-    result = {"mutationId": mutation_id, "revision": revision, "appliedAt": rfc3339(now)}
-    return Receipt(digest=asked, revision=revision, result=dumps(result).encode())
+def _receipt(mutation_id: str, asked: bytes, revision: int, applied_at: str) -> Receipt:
+    result = (
+        f'{{"mutationId":{dumps(mutation_id)},"revision":{revision},"appliedAt":"{applied_at}"}}'
+    )
+    return Receipt(digest=asked, revision=revision, result=result.encode())

@@ -264,8 +264,8 @@ def occupancy_from_agent(agent: Agent) -> canvas_pb2.AgentOccupancy:
 def edits_from_proto(messages: Any) -> list[Edit]:
     """The operations of a request as values. Raises `InvalidOperation`, saying which."""
     edits: list[Edit] = []
-    for index, message in enumerate(messages):
-        with located(index):
+    with located() as place:
+        for place.index, message in enumerate(messages):
             edits.append(_edit_from_proto(message))
     return edits
 

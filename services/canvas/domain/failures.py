@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from json import dumps
 from typing import Any
@@ -160,13 +161,21 @@ def shown(current: Any) -> Facts:
     return {"current_value": current} if len(canonical(current).encode()) <= MAX_SHOWN_BYTES else {}
 
 
+@dataclass
+class Place:
+    """Where a request is read or applied just now."""
+
+    index: int = 0
+
+
 @contextmanager
-def located(index: int) -> Iterator[None]:
-    """Adds to a failure which operation of the request it is about."""
+def located() -> Iterator[Place]:
+    """Adds to a failure which operation of the request it is about: where its place is."""
+    place = Place()
     try:
-        yield
+        yield place
     except Failure as failure:
-        failure.facts.setdefault("operation_index", index)
+        failure.facts.setdefault("operation_index", place.index)
         raise
 
 

@@ -128,10 +128,10 @@ def apply(canvas: Canvas, edits: list[Edit], *, check: Callable[[Edit], None]) -
     the request may be stored.
     """
     draft = _Draft(canvas)
-    for index, edit in enumerate(edits):
-        with located(index):
+    with located() as place:
+        for place.index, edit in enumerate(edits):
             check(edit)
-            draft.apply(index, edit)
+            draft.apply(place.index, edit)
     return draft.change()
 
 
@@ -171,9 +171,17 @@ class _Draft:
         self.effective.append(edit.effect())
 
     def change(self) -> Change:
-        assert self.head is not None
+        head = self.head
+        assert head is not None
         return Change(
-            head=replace(self.head, revision=self.head.revision + 1),
+            head=Head(
+                revision=head.revision + 1,
+                fields=head.fields,
+                node_count=head.node_count,
+                next_order=head.next_order,
+                size_bytes=head.size_bytes,
+                content_hash=head.content_hash,
+            ),
             written=Written(self.nodes, self.connections),
             effective=self.effective,
         )
