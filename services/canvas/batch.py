@@ -8,7 +8,6 @@ from servicekit.errors import Failure
 from servicekit.strictjson import dumps
 from servicekit.times import rfc3339
 from services.canvas.domain import operations
-from services.canvas.domain.edits import Object
 from services.canvas.domain.failures import MutationIdReused
 from services.canvas.domain.leases import Lease, check_proof
 from services.canvas.domain.media import Known, check_media, may_name, named
@@ -49,11 +48,11 @@ class Found:
 
 @dataclass(frozen=True)
 class Done:
-    """A request that is to be committed; `effective` is what it did, as JSON."""
+    """A request that is to be committed; `operations` is what it did, a JSON array."""
 
     mutation_id: str
     receipt: Receipt
-    effective: list[Object]
+    operations: str
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def decide(found: Found, known: Known, mutations: Sequence[Mutation]) -> Outcome
                 leases.pop(node_id, None)
         receipt = _receipt(mutation.mutation_id, asked, change.head.revision, applied_at)
         receipts[mutation.mutation_id] = receipt
-        done.append(Done(mutation.mutation_id, receipt, change.effective))
+        done.append(Done(mutation.mutation_id, receipt, dumps(change.effective)))
         answers.append(Applied(receipt, replayed=False))
     return Outcome(canvas, written, done, answers)
 

@@ -131,9 +131,8 @@ class Commits:
                 break
         else:
             raise Contention("The canvas was made by somebody else meanwhile.")
-        head = outcome.canvas.head
-        if outcome.done and head is not None:
-            self._feed.changed(*key, revision=head.revision, content_hash=head.content_hash)
+        if outcome.done:
+            self._feed.changed(*key, found, outcome)
         return outcome.answers
 
 

@@ -53,7 +53,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             lines=max(1, settings.database.database_connections // 2),
         ) as commits,
     ):
-        canvases = CanvasRpc(CanvasService(CanvasStore(database), commits))
+        canvases = CanvasRpc(CanvasService(CanvasStore(database), commits, feed))
         assets = AssetsRpc(AssetsService(AssetsStore(database), objects, settings.limits()))
         async with server.serving(
             settings,

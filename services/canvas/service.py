@@ -18,6 +18,7 @@ from services.canvas.domain.failures import (
 )
 from services.canvas.domain.leases import check_session, holder_of
 from services.canvas.domain.mutation import Mutation
+from services.canvas.feed import Feed
 from services.canvas.store import (
     Agent,
     CanvasStore,
@@ -36,9 +37,10 @@ NEWEST: Place = (datetime(9999, 1, 1, tzinfo=UTC), 2**63 - 1)
 class CanvasService:
     """The canvases of all accounts; every method acts for one of them."""
 
-    def __init__(self, store: CanvasStore, commits: Commits) -> None:
+    def __init__(self, store: CanvasStore, commits: Commits, feed: Feed) -> None:
         self._store = store
         self._commits = commits
+        self._feed = feed
 
     async def apply(self, account_id: str, mutation: Mutation) -> Applied:
         """Applies a mutation once, however often it is sent (CV10 to CV12)."""
@@ -109,6 +111,7 @@ class CanvasService:
         except Contention:
             raise ConcurrentWrite from None
         if held is not None:
+            self._feed.leased(account_id, canvas_id)
             return held
         if other is None:
             raise ObjectMissing("node", node_id)
@@ -122,6 +125,7 @@ class CanvasService:
             held = await canvas.renew(node_id, session_id, token)
             other = None if held else await canvas.lease(node_id)
         if held is not None:
+            self._feed.leased(account_id, canvas_id)
             return held
         holder = holder_of(other.lease) if other is not None and other.is_live else None
         raise EditLeaseConflict(node_id, "the lease is over or another's", holder)
@@ -130,7 +134,9 @@ class CanvasService:
         self, account_id: str, canvas_id: str, node_id: str, session_id: str, token: str
     ) -> datetime:
         """Ends a lease, if it is the session's; the time by the database."""
-        return await self._store.release_lease(account_id, canvas_id, node_id, session_id, token)
+        now = await self._store.release_lease(account_id, canvas_id, node_id, session_id, token)
+        self._feed.leased(account_id, canvas_id)
+        return now
 
     async def admit_agent(self, account_id: str, canvas_id: str, task_id: str) -> Agent:
         """Takes a canvas for a run (CV23). Raises `AgentBusy` and `ObjectMissing`."""

@@ -9,7 +9,6 @@ from json import loads
 import asyncpg
 
 from servicekit.postgres import Connection, Database, translated
-from servicekit.strictjson import dumps
 from services.canvas.batch import Found, Outcome, Version
 from services.canvas.domain.canonical import canonical
 from services.canvas.domain.edits import Touched, ends_of
@@ -601,7 +600,7 @@ class Session:
             [each.receipt.digest for each in done],
             [each.receipt.revision for each in done],
             [each.receipt.result for each in done],
-            [dumps(each.effective) for each in done],
+            [each.operations for each in done],
         )
         assert row is not None
         if row["is_current"] and not row["is_allowed"]:

@@ -9,6 +9,7 @@ from gesso.presence.v1.presence_pb2_grpc import PresenceServiceServicer
 from servicekit.errors import Invalid
 from servicekit.identity import Context
 from services.presence.domain.frames import Delivery
+from services.presence.domain.versions import MAX_OPERATIONS_BYTES, Version
 from services.presence.service import Closing, Gateway, Place, PresenceService
 
 MAX_ANNOUNCED = 500
@@ -43,11 +44,25 @@ class PresenceRpc(PresenceServiceServicer):
         """See presence.proto."""
         if len(request.invalidations) > MAX_ANNOUNCED:
             raise Invalid(f"At most {MAX_ANNOUNCED} can be announced at once.")
-        self._service.announce(
-            (Place(each.account_id, each.canvas_id), each.revision)
-            for each in request.invalidations
-        )
+        for each in request.invalidations:
+            self._service.announce(
+                Place(each.account_id, each.canvas_id),
+                version_from_proto(each),
+                leases_changed=each.leases_changed,
+            )
         return presence_pb2.AnnounceResponse()
+
+
+def version_from_proto(message: presence_pb2.Invalidation) -> Version:
+    """What was committed, as a value."""
+    fits = 0 < len(message.operations) <= MAX_OPERATIONS_BYTES
+    return Version(
+        revision=message.revision,
+        content_hash=message.content_hash,
+        base_revision=message.base_revision,
+        operations=message.operations if fits else None,
+        mutation_id=message.mutation_id,
+    )
 
 
 def response_from_telling(telling: Delivery | Closing) -> presence_pb2.ConnectResponse:

@@ -1,7 +1,7 @@
 """What gateways can say of their sockets, and what they have to hear."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +12,7 @@ from services.presence.domain.audience import Audience
 from services.presence.domain.failures import RoomFull, SessionIdReused, SessionUnknown
 from services.presence.domain.frames import Delivery, deliveries, heartbeat
 from services.presence.domain.roster import Roster
+from services.presence.domain.versions import Version
 
 MAX_ID_LENGTH = 80
 CLOSE_LIMIT = 4429
@@ -49,12 +50,15 @@ class Room:
             audience.touch(session_id)
             gateway.wake(self)
 
-    def revise(self, revision: int) -> None:
-        """Has all gateways hear of a revision, if it is newer."""
-        if revision > self.revision:
-            self.revision = revision
-            for gateway in self.audiences:
-                gateway.wake(self)
+    def revise(self, version: Version, *, again: bool = False) -> None:
+        """Has all gateways hear of a version if it is newer, or of the newest one `again`."""
+        if version.revision <= self.revision and not again:
+            return
+        told = version if version.revision >= self.revision else Version(self.revision)
+        self.revision = told.revision
+        for gateway, audience in self.audiences.items():
+            audience.revise(told)
+            gateway.wake(self)
 
 
 class Rooms:
@@ -117,7 +121,7 @@ class Gateway:
         self._seats[session_id] = room
         room.audiences.setdefault(self, Audience(room.roster)).welcome(session_id)
         room.touch(session_id)
-        room.revise(revision)
+        room.revise(Version(revision))
 
     def move(self, session_id: str, cursor: bytes, drag: bytes) -> None:
         """Keeps the latest presence of a session. Raises `SessionUnknown`."""
@@ -233,12 +237,11 @@ class PresenceService:
             gateway.end()
             self._gateways.remove(gateway)
 
-    def announce(self, revisions: Iterable[tuple[Place, int]]) -> None:
-        """Has rooms hear of what was committed (PR10); those that nobody is in need not."""
-        for place, revision in revisions:
-            room = self._rooms.at(place)
-            if room is not None:
-                room.revise(revision)
+    def announce(self, place: Place, version: Version, *, leases_changed: bool) -> None:
+        """Has a room hear of what was committed (PR10), if somebody is in it."""
+        room = self._rooms.at(place)
+        if room is not None:
+            room.revise(version, again=leases_changed)
 
     async def beat(self, seconds: float) -> None:
         """Sends heartbeats, for ever."""

@@ -416,8 +416,26 @@ async def test_a_commit_of_the_canvas_service_is_heard(
         )
         await canvas.call(stub.ApplyOperations, request, Behalf(account_id=house.account_id))
         heard = await window.event()
+        lease = canvas_pb2.ReleaseEditLeaseRequest(
+            canvas_id="mine", node_id="a", session_id="s", token="t"
+        )
+        await canvas.call(stub.ReleaseEditLease, lease, Behalf(account_id=house.account_id))
+        heard_of_lease = await window.event()
 
-    assert heard == {"type": "invalidate", "revision": 1}
+    assert len(heard.pop("contentHash")) == 16
+    assert heard == {
+        "type": "invalidate",
+        "revision": 1,
+        "mutationId": "m",
+        "baseRevision": 0,
+        "operations": [
+            {
+                "type": "create_canvas",
+                "canvas": {"title": "A canvas", "nodes": [], "connections": []},
+            }
+        ],
+    }
+    assert heard_of_lease == {"type": "invalidate", "revision": 1}
 
 
 async def test_every_session_hears_heartbeats() -> None:

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 
 from services.presence.domain.failures import SessionIdReused, SessionUnknown
 from services.presence.domain.frames import Delivery
+from services.presence.domain.versions import Version
 from services.presence.service import Closing, Gateway, Place, PresenceService
 
 ROOM = Place("us_a", "c")
@@ -60,7 +61,11 @@ class Window:
             case "leave":
                 del self.peers[frame["id"]]
             case "invalidate":
-                assert frame["revision"] > self.revision
+                # Of leases it is told again where the canvas is.
+                assert frame["revision"] >= self.revision
+                if "operations" in frame:
+                    base = frame["baseRevision"]
+                    assert frame["operations"] == list(range(base + 1, frame["revision"] + 1))
                 self.revision = frame["revision"]
 
     def _change(self, peer: Any) -> None:
@@ -191,9 +196,22 @@ class Presence(RuleBasedStateMachine):
         assert list(lost.gateway.take()) == []
         self.lines[line] = self._line()
 
-    @rule(place=st.sampled_from([ROOM, OTHER_ROOM]), revision=st.integers(0, 20))
-    def announce(self, place: Place, revision: int) -> None:
-        self.service.announce([(place, revision)])
+    @rule(
+        place=st.sampled_from([ROOM, OTHER_ROOM]),
+        revision=st.integers(0, 20),
+        base=st.integers(0, 20),
+        leases_changed=st.booleans(),
+    )
+    def announce(self, place: Place, revision: int, base: int, *, leases_changed: bool) -> None:
+        # In place of operations the revisions that they lead to.
+        led = list(range(base + 1, revision + 1))
+        version = Version(
+            revision,
+            "hash",
+            base_revision=base,
+            operations=json.dumps(led).encode() if led else None,
+        )
+        self.service.announce(place, version, leases_changed=leases_changed)
         if self.rooms[place]:
             self.revisions[place] = max(self.revisions[place], revision)
 

@@ -11,6 +11,7 @@ import pytest
 
 from servicekit.errors import Unavailable
 from services.presence.domain.frames import Delivery
+from services.presence.domain.versions import MAX_OPERATIONS_BYTES, Version
 from services.presence.service import Closing, Gateway, Place, PresenceService
 
 PLACE = Place("us_a", "c")
@@ -127,7 +128,7 @@ def test_a_gateway_that_does_not_read_is_told_the_newest_state_only(
             other.move(f"b{number}", b"%d" % number, b"null")
             if number < 999:
                 other.leave(f"b{number}")
-            service.announce([(PLACE, number)])
+            service.announce(PLACE, Version(number), leases_changed=False)
 
         heard = told(gateway)
 
@@ -229,3 +230,71 @@ async def test_an_instance_that_goes_away_takes_no_more_gateways(
         await anext(gateway.tellings())
     with pytest.raises(Unavailable), service.connected():
         pass
+
+
+def test_what_waits_is_told_as_operations_from_where_the_window_was(
+    service: PresenceService, gateway: Gateway
+) -> None:
+    """PR10"""
+    joined(gateway, "a")
+    for revision, operation in ((2, b'["two"]'), (3, b'["three"]')):
+        version = Version(revision, f"h{revision}", revision - 1, operation, "m")
+        service.announce(PLACE, version, leases_changed=False)
+    together = told(gateway)
+    service.announce(PLACE, Version(4, "h4", 3, b'["four"]', "m4"), leases_changed=False)
+    alone = told(gateway)
+
+    common = {"type": "invalidate"}
+    assert together["a"] == [
+        common
+        | {"revision": 3, "contentHash": "h3", "baseRevision": 1, "operations": ["two", "three"]}
+    ]
+    assert alone["a"] == [
+        common
+        | {
+            "revision": 4,
+            "contentHash": "h4",
+            "mutationId": "m4",
+            "baseRevision": 3,
+            "operations": ["four"],
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    "versions",
+    [
+        (Version(2, "h2", 1, b'["two"]'), Version(4, "h", 3, b'["four"]')),
+        (Version(2, "h2"), Version(4, "h", 2, b'["four"]')),
+        (Version(2, "h2", 1, b'["two"]'), Version(4, "h")),
+        (
+            Version(2, "h2", 1, b'["%s"]' % (b"x" * (MAX_OPERATIONS_BYTES - 100))),
+            Version(4, "h", 2, b'["%s"]' % (b"x" * 100)),
+        ),
+    ],
+    ids=["a gap", "before unknown", "after unknown", "too long"],
+)
+def test_operations_that_do_not_lead_all_the_way_are_not_told(
+    service: PresenceService, gateway: Gateway, versions: tuple[Version, ...]
+) -> None:
+    """PR10"""
+    joined(gateway, "a")
+
+    for version in versions:
+        service.announce(PLACE, version, leases_changed=False)
+
+    assert told(gateway)["a"] == [{"type": "invalidate", "revision": 4, "contentHash": "h"}]
+
+
+def test_a_lease_is_told_though_the_revision_is_not_new(
+    service: PresenceService, gateway: Gateway
+) -> None:
+    """PR10"""
+    joined(gateway, "a")
+
+    service.announce(PLACE, Version(0), leases_changed=True)
+    first = told(gateway)
+    service.announce(PLACE, Version(0), leases_changed=False)
+
+    assert first["a"] == [{"type": "invalidate", "revision": 1}]
+    assert told(gateway) == {}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from services.presence.domain.roster import Peer, Roster
+from services.presence.domain.versions import Version
 
 
 @dataclass(frozen=True)
@@ -10,14 +11,14 @@ class News:
     """What has to be told now, and how the room is.
 
     `newcomers` are to be welcomed and hear nothing else. The `settled` hear who `left`, who
-    `changed` but for themselves, and the `revision` if it was `revised`.
+    `changed` but for themselves, and the `version` of the canvas if there is one to tell.
     """
 
     newcomers: tuple[Peer, ...]
     settled: tuple[str, ...]
     left: tuple[str, ...]
     changed: tuple[Peer, ...]
-    revised: bool
+    version: Version | None
     peers: tuple[Peer, ...]
     revision: int
 
@@ -33,7 +34,7 @@ class Audience:
         self._newcomers: dict[str, None] = {}
         self._settled: dict[str, None] = {}
         self._told: dict[str, Peer] = {}
-        self._told_revision = 0
+        self._version: Version | None = None
         # Nothing was told yet: everybody may be news.
         self._touched = {peer.session_id: None for peer in roster.peers()}
 
@@ -54,8 +55,12 @@ class Audience:
         """Marks that a peer came, changed or went."""
         self._touched[session_id] = None
 
+    def revise(self, version: Version) -> None:
+        """Has a version of the canvas told."""
+        self._version = version if self._version is None else self._version.and_then(version)
+
     def take(self, roster: Roster, revision: int) -> News:
-        """What is news since the last time, which counts as told."""
+        """What is news since the last time, which counts as told; `revision` is for welcomes."""
         left: list[str] = []
         changed: list[Peer] = []
         for session_id in self._touched:
@@ -72,11 +77,11 @@ class Audience:
             settled=tuple(self._settled),
             left=tuple(left),
             changed=tuple(changed),
-            revised=revision > self._told_revision,
+            version=self._version,
             peers=peers,
             revision=revision,
         )
         self._settled |= self._newcomers
         self._newcomers, self._touched = {}, {}
-        self._told_revision = max(self._told_revision, revision)
+        self._version = None
         return news

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from services.presence.domain.audience import News
 from services.presence.domain.roster import Peer
+from services.presence.domain.versions import Version
 
 _PEERS_HEAD = b'{"type":"peers","peers":['
 _PEERS_TAIL = b"]}"
@@ -36,8 +37,8 @@ def deliveries(news: News, server_time: str) -> Iterator[Delivery]:
         for session_id in news.left:
             yield Delivery(news.settled, _frame(type="leave", id=session_id))
         yield from _changes(news.settled, news.changed)
-        if news.revised:
-            yield Delivery(news.settled, _frame(type="invalidate", revision=news.revision))
+        if news.version is not None:
+            yield Delivery(news.settled, _invalidate(news.version))
     for newcomer in news.newcomers:
         frame = _welcome(newcomer, news, server_time)
         yield Delivery((newcomer.session_id,), frame, replaces=True)
@@ -46,6 +47,18 @@ def deliveries(news: News, server_time: str) -> Iterator[Delivery]:
 def heartbeat(server_time: str) -> bytes:
     """The frame that shows that the line is alive (PR11)."""
     return _frame(type="heartbeat", serverTime=server_time)
+
+
+def _invalidate(version: Version) -> bytes:
+    members: dict[str, object] = {"type": "invalidate", "revision": version.revision}
+    if version.content_hash:
+        members["contentHash"] = version.content_hash
+    if version.operations is None:
+        return _frame(**members)
+    if version.mutation_id:
+        members["mutationId"] = version.mutation_id
+    head = _frame(**members, baseRevision=version.base_revision)
+    return b'%s,"operations":%s}' % (head[:-1], version.operations)
 
 
 def _welcome(newcomer: Peer, news: News, server_time: str) -> bytes:

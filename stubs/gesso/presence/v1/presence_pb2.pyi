@@ -313,7 +313,7 @@ class AnnounceRequest(_message.Message):
     INVALIDATIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def invalidations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Invalidation]:
-        """Up to 500, one for each canvas."""
+        """Up to 500; those of one canvas in their order."""
 
     def __init__(
         self,
@@ -338,6 +338,10 @@ class Invalidation(_message.Message):
     CANVAS_ID_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     CONTENT_HASH_FIELD_NUMBER: _builtins.int
+    BASE_REVISION_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
+    MUTATION_ID_FIELD_NUMBER: _builtins.int
+    LEASES_CHANGED_FIELD_NUMBER: _builtins.int
     account_id: _builtins.str
     """The account."""
     canvas_id: _builtins.str
@@ -346,6 +350,18 @@ class Invalidation(_message.Message):
     """Its revision now."""
     content_hash: _builtins.str
     """The hash of its content at that revision, 16 hex digits."""
+    base_revision: _builtins.int
+    """With `operations`: the revision that they are applied to."""
+    operations: _builtins.bytes
+    """What led from there to `revision`, a JSON array without baselines. Empty if it is longer than
+    16 KiB, or not known: sessions ask for the changes.
+    """
+    mutation_id: _builtins.str
+    """The request, if it was one that did this."""
+    leases_changed: _builtins.bool
+    """A lease of the canvas was given, extended or taken back: sessions hear of it though the
+    revision is not new.
+    """
     def __init__(
         self,
         *,
@@ -353,10 +369,14 @@ class Invalidation(_message.Message):
         canvas_id: _builtins.str = ...,
         revision: _builtins.int = ...,
         content_hash: _builtins.str = ...,
+        base_revision: _builtins.int = ...,
+        operations: _builtins.bytes = ...,
+        mutation_id: _builtins.str = ...,
+        leases_changed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "canvas_id", b"canvas_id", "content_hash", b"content_hash", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "base_revision", b"base_revision", "canvas_id", b"canvas_id", "content_hash", b"content_hash", "leases_changed", b"leases_changed", "mutation_id", b"mutation_id", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
