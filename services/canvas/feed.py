@@ -6,12 +6,13 @@ from contextlib import AbstractAsyncContextManager
 import grpc
 from gesso.presence.v1 import presence_pb2
 from gesso.presence.v1.presence_pb2_grpc import PresenceServiceStub
+from prometheus_client import Counter
 
 from servicekit.background import background
 from servicekit.client import Client
 from servicekit.errors import Failure
 from servicekit.identity import Behalf
-from servicekit.telemetry import logger
+from servicekit.telemetry import Metrics, logger
 from services.canvas.batch import Found, Outcome
 from services.canvas.domain.canonical import hex_of
 
@@ -114,19 +115,29 @@ def _in_short(news: list[presence_pb2.Invalidation]) -> presence_pb2.Invalidatio
     )
 
 
-def feeding(feed: Feed, presence: Client) -> AbstractAsyncContextManager[None]:
+def feeding(feed: Feed, presence: Client, metrics: Metrics) -> AbstractAsyncContextManager[None]:
     """Passes the news on to presence, inside the block."""
-    return background(_tell(feed, presence))
+    return background(_tell(feed, presence, metrics))
 
 
-async def _tell(feed: Feed, presence: Client) -> None:
+async def _tell(feed: Feed, presence: Client, metrics: Metrics) -> None:
+    counter = Counter(
+        "gesso_canvas_news",
+        "Commits of canvases and leases that presence was told of, or could not be.",
+        ["outcome"],
+        registry=metrics.registry,
+    )
     log = logger("canvas.feed")
     stub = PresenceServiceStub(presence.channel)
     while True:
-        news = presence_pb2.AnnounceRequest(invalidations=await feed.batch())
+        news = await feed.batch()
+        request = presence_pb2.AnnounceRequest(invalidations=news)
+        outcome = "told"
         try:
-            await presence.call(stub.Announce, news, Behalf(), seconds=ANNOUNCE_SECONDS)
+            await presence.call(stub.Announce, request, Behalf(), seconds=ANNOUNCE_SECONDS)
         except (Failure, grpc.aio.AioRpcError) as error:
             # Lost news is not promised to arrive: sessions compare sync-status.
-            log.warning("presence was not told", news=len(news.invalidations), why=str(error))
+            log.warning("presence was not told", news=len(news), why=str(error))
+            outcome = "lost"
+        counter.labels(outcome).inc(len(news))
         await asyncio.sleep(GATHER_SECONDS)

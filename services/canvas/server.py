@@ -31,14 +31,14 @@ _ASSETS = assets_pb2.DESCRIPTOR.services_by_name["AssetsService"].full_name
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[int]:
     """Serves canvases, resources and assets inside the block, and yields the port."""
-    feed = Feed()
+    feed, metrics = Feed(), Metrics()
     objects = Objects.at(settings.objects.objects_url)
     async with (
         postgres.connected(settings.database, application="canvas") as database,
         client.connected(
             settings.presence_address, caller="canvas", tokens=settings.tokens()
         ) as presence,
-        feeding(feed, presence),
+        feeding(feed, presence, metrics),
         sweeping(
             CanvasStore(database),
             every_seconds=settings.sweep_seconds,
@@ -64,6 +64,6 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             },
             check=database.check,
             draining=asyncio.Event(),
-            metrics=Metrics(),
+            metrics=metrics,
         ) as port:
             yield port

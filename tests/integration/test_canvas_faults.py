@@ -2,16 +2,19 @@
 
 import asyncio
 import os
+import re
 import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
+import httpx
 import pytest
 
 from servicekit import client
 from servicekit.errors import Failure, Unavailable
+from services.canvas import feed
 from suite.constellation import free_port
 from tests.support.canvas import Window, create_canvas, create_node, node
 from tests.support.proxy import cutting_proxy
@@ -178,3 +181,40 @@ async def test_a_killed_service_loses_and_doubles_nothing(
     assert len(ids) == len(set(ids)) == window_count * requests
     assert found["revision"] == 1 + window_count * requests
     assert [change.revision for change in log] == list(range(2, found["revision"] + 1))
+
+
+async def test_writes_do_not_wait_for_a_presence_that_hangs(
+    shared_database: str, objects_url: str
+) -> None:
+    """PR10"""
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Takes what comes and never answers."""
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    metrics_port = free_port()
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as silent:
+        host, port = silent.sockets[0].getsockname()
+        settings = canvas_settings(
+            shared_database,
+            objects_url,
+            presence_address=f"{host}:{port}",
+            metrics_listen=f"127.0.0.1:{metrics_port}",
+        )
+        async with canvas_service(settings) as canvas, httpx.AsyncClient() as http:
+            window = Window(canvas, new_account())
+            async with asyncio.timeout(feed.ANNOUNCE_SECONDS):
+                await window.apply(create_canvas())
+                for number in range(20):
+                    await window.apply(create_node(node(f"n{number}")))
+            lost = 0.0
+            async with asyncio.timeout(20):
+                while not lost:
+                    await asyncio.sleep(0.05)
+                    text = (await http.get(f"http://127.0.0.1:{metrics_port}/metrics")).text
+                    found = re.search(r'gesso_canvas_news_total\{outcome="lost"\} (\S+)', text)
+                    lost = float(found[1]) if found else 0
+
+    assert lost >= 1
