@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import islice
 
 import grpc
 from gesso.presence.v1 import presence_pb2
@@ -22,6 +23,8 @@ from servicekit.telemetry import logger
 CLOSE_LIMIT = 4429
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 2.0
+TICK_SECONDS = 0.008
+MAX_SESSIONS = 500
 
 Presence = tuple[bytes, bytes]
 NOWHERE: Presence = (b"null", b"null")
@@ -200,15 +203,20 @@ class _Stream:
         self._news.set()
 
     async def requests(self) -> AsyncIterator[presence_pb2.ConnectRequest]:
-        """What to tell the service, the latest of each session only."""
+        """What to tell the service, the latest of each session only.
+
+        At once after silence, then once in a tick: a message costs more than what it says.
+        """
+        loop = asyncio.get_running_loop()
+        due = loop.time()
         while not self._ended:
             await self._news.wait()
+            if due > loop.time():
+                await asyncio.sleep(due - loop.time())
             self._news.clear()
             while self._waiting and not self._ended:
-                session = next(iter(self._waiting))
-                del self._waiting[session]
-                for request in self._news_of(session):
-                    yield request
+                yield presence_pb2.ConnectRequest(batch=self._batch())
+            due = loop.time() + TICK_SECONDS
 
     def receive(self, response: presence_pb2.ConnectResponse) -> None:
         """Does what the service says."""
@@ -227,6 +235,15 @@ class _Stream:
                 session = self._sessions.get(response.close.session_id)
                 if session is not None:
                     session.end(Closed(response.close.code, response.close.reason))
+
+    def _batch(self) -> presence_pb2.Batch:
+        """What there is to tell of the next sessions, so many that the message stays small."""
+        sessions = list(islice(self._waiting, MAX_SESSIONS))
+        for session in sessions:
+            del self._waiting[session]
+        return presence_pb2.Batch(
+            requests=[request for session in sessions for request in self._news_of(session)]
+        )
 
     def _news_of(self, session: Session) -> Iterator[presence_pb2.ConnectRequest]:
         seat = self._seats.get(session)

@@ -93,17 +93,25 @@ def response_from_telling(telling: Delivery | Closing) -> presence_pb2.ConnectRe
 async def _hear(requests: AsyncIterator[presence_pb2.ConnectRequest], gateway: Gateway) -> None:
     """Passes on what a gateway says, until it ends. Raises what makes it end (PR9, PR15)."""
     async for request in requests:
-        match request.WhichOneof("event"):
-            case "join":
-                join = request.join
-                place = Place(join.account_id, join.canvas_id)
-                gateway.join(join.session_id, place, join.revision)
-            case "move":
-                move = request.move
-                gateway.move(move.session_id, move.cursor, move.drag)
-            case "leave":
-                gateway.leave(request.leave.session_id)
-            case "resync":
-                gateway.resync(request.resync.session_id)
-            case _:
-                raise Invalid("The request says nothing that this version knows.")
+        if request.HasField("batch"):
+            for each in request.batch.requests:
+                _take(each, gateway)
+        else:
+            _take(request, gateway)
+
+
+def _take(request: presence_pb2.ConnectRequest, gateway: Gateway) -> None:
+    match request.WhichOneof("event"):
+        case "join":
+            join = request.join
+            place = Place(join.account_id, join.canvas_id)
+            gateway.join(join.session_id, place, join.revision)
+        case "move":
+            move = request.move
+            gateway.move(move.session_id, move.cursor, move.drag)
+        case "leave":
+            gateway.leave(request.leave.session_id)
+        case "resync":
+            gateway.resync(request.resync.session_id)
+        case _:
+            raise Invalid("The request says nothing that this version knows.")

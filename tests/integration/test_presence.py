@@ -546,6 +546,8 @@ async def _last(responses: AsyncIterator[pb.ConnectResponse]) -> None:
         [join("")],
         [join("x" * 81)],
         [pb.ConnectRequest()],
+        [pb.ConnectRequest(batch=pb.Batch(requests=[pb.ConnectRequest(batch=pb.Batch())]))],
+        [pb.ConnectRequest(batch=pb.Batch(requests=[join("a"), join("a")]))],
     ],
 )
 async def test_a_gateway_that_mixes_up_sessions_loses_its_stream(

@@ -32,6 +32,7 @@ class ConnectRequest(_message.Message):
     MOVE_FIELD_NUMBER: _builtins.int
     LEAVE_FIELD_NUMBER: _builtins.int
     RESYNC_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def join(self) -> Global___Join:
         """A socket opened."""
@@ -48,6 +49,10 @@ class ConnectRequest(_message.Message):
     def resync(self) -> Global___Resync:
         """It has dropped frames that it could not take."""
 
+    @_builtins.property
+    def batch(self) -> Global___Batch:
+        """Several such things, at sockets of any room."""
+
     def __init__(
         self,
         *,
@@ -55,16 +60,41 @@ class ConnectRequest(_message.Message):
         move: Global___Move | None = ...,
         leave: Global___Leave | None = ...,
         resync: Global___Resync | None = ...,
+        batch: Global___Batch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "join", b"join", "leave", b"leave", "move", b"move", "resync", b"resync"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "event", b"event", "join", b"join", "leave", b"leave", "move", b"move", "resync", b"resync"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "join", b"join", "leave", b"leave", "move", b"move", "resync", b"resync"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "event", b"event", "join", b"join", "leave", b"leave", "move", b"move", "resync", b"resync"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["join", "move", "leave", "resync"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["join", "move", "leave", "resync", "batch"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___ConnectRequest: _TypeAlias = ConnectRequest  # noqa: Y015
+
+@_typing.final
+class Batch(_message.Message):
+    """What happened within a tick."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConnectRequest]:
+        """In their order. None of them is a batch again."""
+
+    def __init__(
+        self,
+        *,
+        requests: _abc.Iterable[Global___ConnectRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Batch: _TypeAlias = Batch  # noqa: Y015
 
 @_typing.final
 class Join(_message.Message):

@@ -54,7 +54,8 @@ class PresenceServiceServicer:
     def Connect(self, request_iterator, context):
         """The one stream between a gateway process and this instance, for all its sockets. When it
         ends, all sessions that came over it have left.
-        INVALID_ARGUMENT ends the stream: a session id used twice, or an unknown one.
+        INVALID_ARGUMENT ends the stream: a session id used twice, or an unknown one, or a batch in a
+        batch.
         UNAVAILABLE ends it when the instance goes away: connect again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -40,7 +40,8 @@ class PresenceServiceStub:
     Connect: _grpc.StreamStreamMultiCallable[_presence_pb2.ConnectRequest, _presence_pb2.ConnectResponse]
     """The one stream between a gateway process and this instance, for all its sockets. When it
     ends, all sessions that came over it have left.
-    INVALID_ARGUMENT ends the stream: a session id used twice, or an unknown one.
+    INVALID_ARGUMENT ends the stream: a session id used twice, or an unknown one, or a batch in a
+    batch.
     UNAVAILABLE ends it when the instance goes away: connect again.
     """
     Announce: _grpc.UnaryUnaryMultiCallable[_presence_pb2.AnnounceRequest, _presence_pb2.AnnounceResponse]
@@ -57,7 +58,8 @@ class PresenceServiceAsyncStub(PresenceServiceStub):
     Connect: _aio.StreamStreamMultiCallable[_presence_pb2.ConnectRequest, _presence_pb2.ConnectResponse]  # type: ignore[assignment]
     """The one stream between a gateway process and this instance, for all its sockets. When it
     ends, all sessions that came over it have left.
-    INVALID_ARGUMENT ends the stream: a session id used twice, or an unknown one.
+    INVALID_ARGUMENT ends the stream: a session id used twice, or an unknown one, or a batch in a
+    batch.
     UNAVAILABLE ends it when the instance goes away: connect again.
     """
     Announce: _aio.UnaryUnaryMultiCallable[_presence_pb2.AnnounceRequest, _presence_pb2.AnnounceResponse]  # type: ignore[assignment]
@@ -77,7 +79,8 @@ class PresenceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_presence_pb2.ConnectResponse], _abc.AsyncIterator[_presence_pb2.ConnectResponse]]:
         """The one stream between a gateway process and this instance, for all its sockets. When it
         ends, all sessions that came over it have left.
-        INVALID_ARGUMENT ends the stream: a session id used twice, or an unknown one.
+        INVALID_ARGUMENT ends the stream: a session id used twice, or an unknown one, or a batch in a
+        batch.
         UNAVAILABLE ends it when the instance goes away: connect again.
         """
 
