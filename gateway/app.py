@@ -32,6 +32,7 @@ from gateway.routes.resources import ResourceRoutes
 from gateway.routes.suite import SuiteRoutes
 from gateway.routes.tasks import TaskRoutes
 from gateway.settings import Settings
+from gateway.sockets import Socket
 from servicekit import postgres, valkey
 from servicekit.background import background
 from servicekit.objects import Objects
@@ -154,7 +155,9 @@ async def _listening(
         app,
         loop="none",
         http=BoundedHeads,
-        ws="websockets-sansio",
+        ws=Socket,
+        # Each window would hold a compressor; what it hears is short and made once for all.
+        ws_per_message_deflate=False,
         ws_max_size=64 * 1024,
         lifespan="off",
         log_config=None,

@@ -23,10 +23,16 @@ class Mailbox:
     Holds 256 frames or 64 KiB, or one frame that is larger. When that is too little, all of them
     are dropped and so is what follows; the reader, once it is back, has `fall_behind` called to
     ask for a frame that tells everything anew.
+
+    While the reader waits for a frame, `pass_on` may take one in its place; whether it did.
     """
 
-    def __init__(self, fall_behind: Callable[[], None]) -> None:
+    def __init__(
+        self, fall_behind: Callable[[], None], pass_on: Callable[[bytes], bool] = lambda _: False
+    ) -> None:
         self._fall_behind = fall_behind
+        self._pass_on = pass_on
+        self._is_awaited = False
         self._frames: deque[bytes] = deque()
         self._size_bytes = 0
         self._complete = False
@@ -68,12 +74,18 @@ class Mailbox:
                 self._dropped = False
                 self._fall_behind()
             self._changed.clear()
-            await self._changed.wait()
+            self._is_awaited = True
+            try:
+                await self._changed.wait()
+            finally:
+                self._is_awaited = False
         frame = self._frames.popleft()
         self._size_bytes -= len(frame)
         return frame
 
     def _append(self, frame: bytes) -> None:
+        if self._is_awaited and not self._changed.is_set() and self._pass_on(frame):
+            return
         self._frames.append(frame)
         self._size_bytes += len(frame)
         self._changed.set()

@@ -38,7 +38,12 @@ class Session:
     """
 
     def __init__(
-        self, account_id: str, canvas_id: str, revision: int, say: Callable[["Session"], None]
+        self,
+        account_id: str,
+        canvas_id: str,
+        revision: int,
+        say: Callable[["Session"], None],
+        pass_on: Callable[[bytes], bool],
     ) -> None:
         self.account_id = account_id
         self.canvas_id = canvas_id
@@ -47,7 +52,7 @@ class Session:
         self.behind = False
         self.ended = False
         self._say = say
-        self._mailbox = Mailbox(self._fall_behind)
+        self._mailbox = Mailbox(self._fall_behind, pass_on)
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self._bucket = TokenBucket(per_second=RATE_PER_SECOND, burst=BURST, now=now)
@@ -120,10 +125,18 @@ class PresenceLink:
 
     @asynccontextmanager
     async def session(
-        self, account_id: str, canvas_id: str, revision: int
+        self,
+        account_id: str,
+        canvas_id: str,
+        revision: int,
+        *,
+        pass_on: Callable[[bytes], bool] = lambda _: False,
     ) -> AsyncIterator[Session]:
-        """A socket of an account on a canvas that is its own, until the block is left."""
-        session = Session(account_id, canvas_id, revision, self._say)
+        """A socket of an account on a canvas that is its own, until the block is left.
+
+        Frames that `pass_on` takes are not among the session's events.
+        """
+        session = Session(account_id, canvas_id, revision, self._say, pass_on)
         self._sessions[session] = None
         self._say(session)
         try:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import grpc
@@ -15,6 +16,7 @@ from gateway.auth import Asker, Doorkeeper
 from gateway.frames import MalformedFrame, presence_from_text
 from gateway.mailbox import Closed
 from gateway.presence import PresenceLink, Session
+from gateway.sockets import SOCKET, Socket
 from servicekit.client import Client
 from servicekit.errors import Failure, NotFound
 from servicekit.identity import Behalf
@@ -93,9 +95,13 @@ class RealtimeRoute:
         if refused is not None or asker is None:
             return refused
         account_id = asker.account.account_id
-        async with self._link.session(account_id, canvas_id, revision) as session:
+        socket: Socket = websocket.scope["state"][SOCKET]
+        async with self._link.session(
+            account_id, canvas_id, revision, pass_on=socket.send_at_once
+        ) as session:
+            socket.attach(partial(_hear, session))
             return await _first_of(
-                self._read(websocket, session),
+                self._until_gone(websocket, session),
                 self._write(websocket, session),
                 self._recheck(websocket, canvas_id, session),
                 self._go_away(),
@@ -122,16 +128,11 @@ class RealtimeRoute:
             return NOT_NOW, None, 0
         return None, asker, status.revision
 
-    async def _read(self, websocket: WebSocket, session: Session) -> Closed | None:
-        try:
-            while True:
-                message = await websocket.receive()
-                if message["type"] == "websocket.disconnect":
-                    return None
-                frame = presence_from_text(message.get("text") or "")
-                session.move(frame.cursor, frame.drag)
-        except MalformedFrame as error:
-            return Closed(error.code, error.detail)
+    async def _until_gone(self, websocket: WebSocket, session: Session) -> Closed | None:
+        # What comes here beside the end was said before the window was admitted.
+        while (message := await websocket.receive())["type"] != "websocket.disconnect":
+            _hear(session, message.get("text") or "")
+        return None
 
     async def _write(self, websocket: WebSocket, session: Session) -> Closed | None:
         async for event in session.events():
@@ -157,6 +158,16 @@ class RealtimeRoute:
         await self._draining.wait()
         await asyncio.sleep(random.uniform(0, SPREAD_SECONDS))  # noqa: S311 - spreads, hides nothing
         return GOING_AWAY
+
+
+def _hear(session: Session, text: str) -> None:
+    """Does what a window says, or ends it for that."""
+    try:
+        frame = presence_from_text(text)
+    except MalformedFrame as error:
+        session.end(Closed(error.code, error.detail))
+    else:
+        session.move(frame.cursor, frame.drag)
 
 
 def _close_reason(text: str) -> str:

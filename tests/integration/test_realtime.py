@@ -123,6 +123,36 @@ async def test_two_windows_see_each_other_come_move_and_go(anna: httpx.AsyncClie
     assert moved["cursor"] == {"x": 1.5, "y": 0}
 
 
+async def test_what_a_window_says_before_its_welcome_counts(anna: httpx.AsyncClient) -> None:
+    async with window(anna) as first:
+        await frame(first, "welcome")
+        async with window(anna) as second:
+            await second.send(presence(1))
+            await second.send(presence(2))
+            cursor = None
+            while cursor != {"x": 2, "y": 0}:
+                cursor = (await frame(first, "peer"))["cursor"]
+
+
+async def test_a_window_that_reads_late_sees_nothing_go_back(anna: httpx.AsyncClient) -> None:
+    """PR8"""
+    drag = [{"id": f"{n:0150}", "x": n, "y": 0, "width": 1, "height": 1} for n in range(50)]
+    async with window(anna) as first, window(anna, max_queue=1) as second:
+        await frame(first, "welcome")
+        for number in range(400):
+            await first.send(presence(number, drag=drag))
+        await first.send(presence(-1))
+        seen: list[Any] = []
+        async with asyncio.timeout(20):
+            while not seen or seen[-1] != -1:
+                found = json.loads(await second.recv())
+                peers = found.get("peers", [found] if found["type"] == "peer" else [])
+                seen += [peer["cursor"]["x"] for peer in peers if peer["cursor"] is not None]
+
+    rising = seen[:-1]
+    assert rising == sorted(rising)
+
+
 async def test_every_window_hears_of_a_committed_write(anna: httpx.AsyncClient) -> None:
     async with window(anna) as first, window(anna) as second:
         await frame(first, "welcome")
@@ -223,6 +253,18 @@ async def test_a_malformed_frame_ends_the_window(anna: httpx.AsyncClient, text: 
         await socket.send(text)
 
         assert await close_code(socket) == 4400
+
+
+@pytest.mark.parametrize(("message", "code"), [(b"{}", 4400), ([b"\xff"], 1007)])
+async def test_what_is_no_text_ends_the_window(
+    anna: httpx.AsyncClient, message: Any, code: int
+) -> None:
+    """GW10"""
+    async with window(anna) as socket:
+        await frame(socket, "welcome")
+        await socket.send(message, text=code == 1007)
+
+        assert await close_code(socket) == code
 
 
 async def test_signing_out_and_deleting_end_open_windows(

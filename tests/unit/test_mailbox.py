@@ -100,3 +100,59 @@ async def test_the_end_comes_after_the_frames_and_stays() -> None:
 
     end = Closed(4429, "first")
     assert await taken(mailbox, 3) == [b"welcome", end, end]
+
+
+class Socket:
+    """Takes frames while it is open."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.sent: list[bytes] = []
+
+    def __call__(self, frame: bytes) -> bool:
+        if self.is_open:
+            self.sent.append(frame)
+        return self.is_open
+
+
+async def test_frames_are_passed_on_while_the_reader_waits_for_one() -> None:
+    """PR8"""
+    socket = Socket()
+    mailbox = Mailbox(Asked(), socket)
+    mailbox.put_anew(b"before anybody reads")
+
+    first = await mailbox.take()
+    # The reader is busy with that one: what came after must not overtake it.
+    mailbox.put(b"1")
+    second = await mailbox.take()
+    reader = await asks(mailbox)
+    mailbox.put(b"2")
+    mailbox.put_anew(b"welcome")
+    mailbox.put(b"3")
+    socket.is_open = False
+    mailbox.put(b"4")
+    socket.is_open = True
+    mailbox.put(b"5")
+
+    assert [first, second] == [b"before anybody reads", b"1"]
+    assert socket.sent == [b"2", b"welcome", b"3"]
+    assert [await reader, await mailbox.take()] == [b"4", b"5"]
+
+
+async def test_who_fell_behind_is_passed_on_nothing_but_a_new_beginning() -> None:
+    """PR8"""
+    socket = Socket()
+    asked = Asked()
+    mailbox = Mailbox(asked, socket)
+    mailbox.put_anew(b"welcome")
+    for _ in range(MAX_FRAMES):
+        mailbox.put(b"x")
+
+    reader = await asks(mailbox)
+    mailbox.put(b"lost")
+    mailbox.put_anew(b"again")
+
+    assert asked.times == 1
+    assert socket.sent == [b"again"]
+    mailbox.close(Closed(1000, "gone"))
+    assert await reader == Closed(1000, "gone")
