@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from servicekit import client
+from servicekit import client, postgres
 from servicekit.errors import Failure, Unavailable
 from suite.constellation import free_port
 from tests.support.canvas import Window, create_canvas, create_node, node
@@ -60,6 +60,27 @@ async def test_a_cut_connection_ends_in_exactly_one_application(
     assert proxy.cuts == 1
     assert was_replayed == replayed
     assert (found["revision"], len(found["nodes"])) == (2, 1)
+
+
+@pytest.mark.parametrize("word", [b"once", b"BEGIN", b"create_canvas", b"COMMIT;"])
+async def test_a_connection_that_says_nothing_any_more_holds_up_no_canvas(
+    shared_database: str, objects_url: str, monkeypatch: pytest.MonkeyPatch, word: bytes
+) -> None:
+    """CV12"""
+    monkeypatch.setattr(postgres, "ANSWER_SECONDS", 0.5)
+    async with cutting_proxy(shared_database) as (proxy, url):
+        database = postgres.DatabaseSettings(database_url=url, statement_seconds=0.5)
+        settings = canvas_settings(url, objects_url, database=database)
+        async with canvas_service(settings) as canvas:
+            window = Window(canvas, new_account())
+            proxy.stall_at(word)
+
+            with pytest.raises(Unavailable):
+                await window.apply(create_canvas(), mutation_id="once")
+            async with asyncio.timeout(5):
+                await window.apply(create_canvas(), mutation_id="once")
+
+    assert proxy.cuts == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A PostgreSQL between us and PostgreSQL that cuts connections where a test says."""
+"""A PostgreSQL between us and PostgreSQL that cuts or stalls connections where a test says."""
 
 import asyncio
 import tempfile
@@ -16,11 +16,16 @@ class Proxy:
     def __init__(self) -> None:
         self.word: bytes | None = None
         self.answered = False
+        self.stalls = False
         self.cuts = 0
 
     def cut_at(self, word: bytes, *, answered: bool) -> None:
         """Cuts the next connection that says `word`: before it arrives, or once it was answered."""
-        self.word, self.answered = word, answered
+        self.word, self.answered, self.stalls = word, answered, False
+
+    def stall_at(self, word: bytes) -> None:
+        """Has the next connection that says `word` say nothing any more, as if its line was cut."""
+        self.word, self.answered, self.stalls = word, False, True
 
     async def serve(
         self, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -38,6 +43,8 @@ class Proxy:
                     if self.answered:
                         server_writer.write(data)
                         await server_reader.read(65536)
+                    while self.stalls and await reader.read(65536):
+                        pass
                     break
                 server_writer.write(data)
                 await server_writer.drain()
