@@ -1,13 +1,14 @@
 """Remembers canvases: one row an object, two statements an edit."""
 
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from json import loads
 
 import asyncpg
 
+from servicekit.errors import Unavailable
 from servicekit.postgres import Connection, Database, translated
 from services.canvas.batch import Found, Outcome, Version
 from services.canvas.domain.canonical import canonical
@@ -656,9 +657,11 @@ class Line:
             yield Session(connection, account_id, canvas_id, is_locked=True)
 
     async def give_back(self) -> None:
-        """Holds no connection any more."""
+        """Holds no connection any more. Never fails."""
         self._connection = None
-        await self._held.aclose()
+        # One that is lost on its way back: the pool makes another, and what was done is done.
+        with suppress(Unavailable):
+            await self._held.aclose()
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Connection]:

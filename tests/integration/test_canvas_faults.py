@@ -7,7 +7,9 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
+import asyncpg
 import pytest
 
 from servicekit import client, postgres
@@ -16,6 +18,9 @@ from suite.constellation import free_port
 from tests.support.canvas import Window, create_canvas, create_node, node
 from tests.support.proxy import cutting_proxy
 from tests.support.services import NOWHERE, TOKEN, canvas_service, canvas_settings, new_account
+
+# What a client says last on a connection to PostgreSQL.
+TERMINATE = b"X\0\0\0\4"
 
 
 async def sent_until_answered(window: Window, *operations: object, mutation_id: str) -> bool:
@@ -81,6 +86,28 @@ async def test_a_connection_that_says_nothing_any_more_holds_up_no_canvas(
                 await window.apply(create_canvas(), mutation_id="once")
 
     assert proxy.cuts == 1
+
+
+async def test_a_connection_that_is_lost_when_it_is_given_back_ends_nothing(
+    shared_database: str, objects_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CV12"""
+    monkeypatch.setattr(postgres, "ACQUIRE_SECONDS", 0.5)
+    # The pool closes a connection that has carried so many statements.
+    monkeypatch.setattr(asyncpg, "create_pool", partial(asyncpg.create_pool, max_queries=1))
+    async with (
+        cutting_proxy(shared_database) as (proxy, url),
+        canvas_service(canvas_settings(url, objects_url)) as canvas,
+    ):
+        window = Window(canvas, new_account())
+        await window.apply(create_canvas())
+        lost = proxy.stall_at(TERMINATE)
+
+        await window.apply(create_node(node("a")))
+        await asyncio.wait_for(lost.wait(), 5)
+        answer = await window.apply(create_node(node("b")))
+
+    assert answer.revision == 3
 
 
 @pytest.mark.parametrize(
