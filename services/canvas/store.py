@@ -356,8 +356,10 @@ WITH released AS (
        AND node_id = $3
        AND session_id = $4
        AND token = $5
+    RETURNING node_id
 )
-SELECT clock_timestamp() AS now
+SELECT clock_timestamp() AS now,
+       EXISTS (SELECT FROM released) AS was_held
 """
 
 ADMIT_AGENT = """
@@ -760,14 +762,13 @@ class CanvasStore:
 
     async def release_lease(
         self, account_id: str, canvas_id: str, node_id: str, session_id: str, token: str
-    ) -> datetime:
-        """Ends a lease, if it is the session's by that token; the time by the database."""
+    ) -> tuple[bool, datetime]:
+        """Ends a lease, if it is the session's by that token; whether, and the database's time."""
         row = await self._database.fetchrow(
             RELEASE_LEASE, account_id, canvas_id, node_id, session_id, token
         )
         assert row is not None
-        now: datetime = row["now"]
-        return now
+        return row["was_held"], row["now"]
 
     async def admit_agent(self, account_id: str, canvas_id: str, task_id: str) -> Agent | None:
         """Takes a canvas for a run if nobody has it; who has it then, None without a canvas."""
