@@ -230,8 +230,8 @@ SELECT {_SUMMARY_COLUMNS}
  LIMIT $4
 """
 
-# One statement, one snapshot: the canvas, its nodes, its connections. The content is left out where
-# its etag is the known one.
+# One statement, one snapshot: the canvas, its nodes, its connections, told apart by their count.
+# The content is left out where its etag is the known one.
 READ_CANVAS = f"""
 WITH head AS MATERIALIZED (
     SELECT {_SUMMARY_COLUMNS},
@@ -251,13 +251,13 @@ WITH head AS MATERIALIZED (
      WHERE canvas_key = (SELECT key FROM head WHERE is_news)
      ORDER BY place
 )
-SELECT 'head' AS what, fields AS body, is_news, {_SUMMARY_COLUMNS}
+SELECT fields AS body, is_news, {_SUMMARY_COLUMNS}
   FROM head
 UNION ALL
-SELECT 'node', body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM nodes
 UNION ALL
-SELECT 'connection', body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM connections
 """
 
