@@ -46,7 +46,7 @@ class DatabaseSettings(Settings, frozen=True, kw_only=True):
     ]
     database_connections: Annotated[
         int,
-        setting("At most so many connections a process.", example="8", shared=True, ge=1, le=200),
+        setting("At most so many connections a process.", example="8", shared=True, ge=2, le=200),
     ] = 8
     statement_seconds: Annotated[
         float,
