@@ -75,6 +75,8 @@ class Caller(asyncio.Protocol):
     async def call(self, request: Message, answer: type[Answer]) -> Answer:
         """The answer of the service. Raises `ConnectionError` if there is none."""
         assert self._transport is not None
+        if self.is_closed:
+            raise ConnectionError("the service closed the connection")
         message = request.SerializeToString()
         body = struct.pack(">BI", 0, len(message)) + message
         assert len(body) <= _MAX_BODY, "longer requests need several frames, and flow control"
@@ -86,6 +88,12 @@ class Caller(asyncio.Protocol):
             + _frame(_DATA, _END_STREAM, self._stream, body)
         )
         return answer.FromString((await self._answer)[5:])
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether there is a connection no more."""
+        assert self._transport is not None
+        return self._transport.is_closing()
 
     def close(self) -> None:
         """Ends the connection."""

@@ -18,6 +18,9 @@ else:  # generic in its stubs only
     _DriverConnection = asyncpg.Connection
 
 ACQUIRE_SECONDS = 5.0
+# A statement that takes too long is ended by the database; if it does not say so within this time,
+# the connection is dead.
+ANSWER_SECONDS = 5.0
 
 # How our sessions plan: once for each statement, whatever the values, and by indexes. Else a plan
 # that was made while a table was empty would read the whole table ever after.
@@ -43,7 +46,7 @@ class DatabaseSettings(Settings, frozen=True, kw_only=True):
     ]
     database_connections: Annotated[
         int,
-        setting("At most so many connections a process.", example="8", shared=True, ge=1, le=200),
+        setting("At most so many connections a process.", example="8", shared=True, ge=2, le=200),
     ] = 8
     statement_seconds: Annotated[
         float,
@@ -122,6 +125,7 @@ async def connected(settings: DatabaseSettings, *, application: str) -> AsyncIte
         min_size=0,
         max_size=settings.database_connections,
         connection_class=_Connection,
+        command_timeout=settings.statement_seconds + ANSWER_SECONDS,
         server_settings={
             "application_name": f"gesso-{application}",
             "statement_timeout": _milliseconds(settings.statement_seconds),

@@ -77,7 +77,8 @@ class Commits:
                 queue = self._waiting[key]
                 batch = _batch(queue)
                 try:
-                    await self._commit(line, key, batch)
+                    if batch:
+                        await self._commit(line, key, batch)
                 except StorageExceeded:
                     # Together they were over a limit that some of them may keep to alone.
                     for waiting in batch:
@@ -153,14 +154,16 @@ async def _known(canvas: Session, found: Found, mutations: list[Mutation]) -> Kn
 
 
 def _batch(queue: deque[_Waiting]) -> list[_Waiting]:
-    """Takes the next requests: at least one, and not more work than one may bring."""
-    batch = [queue.popleft()]
-    room = MAX_OPERATIONS - len(batch[0].mutation.edits)
-    while queue and len(batch) < MAX_REQUESTS and len(queue[0].mutation.edits) <= room:
-        waiting = queue.popleft()
-        if not waiting.answer.done():  # else whoever asked has gone
-            batch.append(waiting)
-            room -= len(waiting.mutation.edits)
+    """Takes the next requests that somebody waits for, but not more work than one may bring."""
+    batch: list[_Waiting] = []
+    room = MAX_OPERATIONS
+    while queue and len(batch) < MAX_REQUESTS:
+        if not queue[0].answer.done():  # else whoever asked has gone
+            room -= len(queue[0].mutation.edits)
+            if room < 0 and batch:
+                break
+            batch.append(queue[0])
+        queue.popleft()
     return batch
 
 

@@ -50,7 +50,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             feed,
             settings.limits(),
             # The others are for reads.
-            lines=max(1, settings.database.database_connections // 2),
+            lines=settings.database.database_connections // 2,
         ) as commits,
     ):
         canvases = CanvasRpc(CanvasService(CanvasStore(database), commits, feed))

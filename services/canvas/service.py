@@ -134,8 +134,11 @@ class CanvasService:
         self, account_id: str, canvas_id: str, node_id: str, session_id: str, token: str
     ) -> datetime:
         """Ends a lease, if it is the session's; the time by the database."""
-        now = await self._store.release_lease(account_id, canvas_id, node_id, session_id, token)
-        self._feed.leased(account_id, canvas_id)
+        was_held, now = await self._store.release_lease(
+            account_id, canvas_id, node_id, session_id, token
+        )
+        if was_held:
+            self._feed.leased(account_id, canvas_id)
         return now
 
     async def admit_agent(self, account_id: str, canvas_id: str, task_id: str) -> Agent:

@@ -1,13 +1,14 @@
 """Remembers canvases: one row an object, two statements an edit."""
 
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from json import loads
 
 import asyncpg
 
+from servicekit.errors import Unavailable
 from servicekit.postgres import Connection, Database, translated
 from services.canvas.batch import Found, Outcome, Version
 from services.canvas.domain.canonical import canonical
@@ -229,8 +230,8 @@ SELECT {_SUMMARY_COLUMNS}
  LIMIT $4
 """
 
-# One statement, one snapshot: the canvas, its nodes, its connections. The content is left out where
-# its etag is the known one.
+# One statement, one snapshot: the canvas, its nodes, its connections, told apart by their count.
+# The content is left out where its etag is the known one.
 READ_CANVAS = f"""
 WITH head AS MATERIALIZED (
     SELECT {_SUMMARY_COLUMNS},
@@ -250,13 +251,13 @@ WITH head AS MATERIALIZED (
      WHERE canvas_key = (SELECT key FROM head WHERE is_news)
      ORDER BY place
 )
-SELECT 'head' AS what, fields AS body, is_news, {_SUMMARY_COLUMNS}
+SELECT fields AS body, is_news, {_SUMMARY_COLUMNS}
   FROM head
 UNION ALL
-SELECT 'node', body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM nodes
 UNION ALL
-SELECT 'connection', body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM connections
 """
 
@@ -355,8 +356,10 @@ WITH released AS (
        AND node_id = $3
        AND session_id = $4
        AND token = $5
+    RETURNING node_id
 )
-SELECT clock_timestamp() AS now
+SELECT clock_timestamp() AS now,
+       EXISTS (SELECT FROM released) AS was_held
 """
 
 ADMIT_AGENT = """
@@ -656,9 +659,11 @@ class Line:
             yield Session(connection, account_id, canvas_id, is_locked=True)
 
     async def give_back(self) -> None:
-        """Holds no connection any more."""
+        """Holds no connection any more. Never fails."""
         self._connection = None
-        await self._held.aclose()
+        # One that is lost on its way back: the pool makes another, and what was done is done.
+        with suppress(Unavailable):
+            await self._held.aclose()
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Connection]:
@@ -757,14 +762,13 @@ class CanvasStore:
 
     async def release_lease(
         self, account_id: str, canvas_id: str, node_id: str, session_id: str, token: str
-    ) -> datetime:
-        """Ends a lease, if it is the session's by that token; the time by the database."""
+    ) -> tuple[bool, datetime]:
+        """Ends a lease, if it is the session's by that token; whether, and the database's time."""
         row = await self._database.fetchrow(
             RELEASE_LEASE, account_id, canvas_id, node_id, session_id, token
         )
         assert row is not None
-        now: datetime = row["now"]
-        return now
+        return row["was_held"], row["now"]
 
     async def admit_agent(self, account_id: str, canvas_id: str, task_id: str) -> Agent | None:
         """Takes a canvas for a run if nobody has it; who has it then, None without a canvas."""

@@ -50,14 +50,18 @@ class Room:
             audience.touch(session_id)
             gateway.wake(self)
 
-    def revise(self, version: Version, *, again: bool = False) -> None:
-        """Has all gateways hear of a version if it is newer, or of the newest one `again`."""
-        if version.revision <= self.revision and not again:
+    def revise(self, version: Version, *, leases_changed: bool = False) -> None:
+        """Has all gateways hear of a version if it is newer, and of leases if they changed."""
+        is_newer = version.revision > self.revision
+        if is_newer:
+            self.revision = version.revision
+        elif not leases_changed:
             return
-        told = version if version.revision >= self.revision else Version(self.revision)
-        self.revision = told.revision
         for gateway, audience in self.audiences.items():
-            audience.revise(told)
+            if is_newer:
+                audience.revise(version)
+            if leases_changed:
+                audience.revise_leases()
             gateway.wake(self)
 
 
@@ -241,7 +245,7 @@ class PresenceService:
         """Has a room hear of what was committed (PR10), if somebody is in it."""
         room = self._rooms.at(place)
         if room is not None:
-            room.revise(version, again=leases_changed)
+            room.revise(version, leases_changed=leases_changed)
 
     async def beat(self, seconds: float) -> None:
         """Sends heartbeats, for ever."""

@@ -8,17 +8,22 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
+import asyncpg
 import httpx
 import pytest
 
-from servicekit import client
+from servicekit import client, postgres
 from servicekit.errors import Failure, Unavailable
 from services.canvas import feed
 from suite.constellation import free_port
 from tests.support.canvas import Window, create_canvas, create_node, node
 from tests.support.proxy import cutting_proxy
 from tests.support.services import NOWHERE, TOKEN, canvas_service, canvas_settings, new_account
+
+# What a client says last on a connection to PostgreSQL.
+TERMINATE = b"X\0\0\0\4"
 
 
 async def sent_until_answered(window: Window, *operations: object, mutation_id: str) -> bool:
@@ -63,6 +68,49 @@ async def test_a_cut_connection_ends_in_exactly_one_application(
     assert proxy.cuts == 1
     assert was_replayed == replayed
     assert (found["revision"], len(found["nodes"])) == (2, 1)
+
+
+@pytest.mark.parametrize("word", [b"once", b"BEGIN", b"create_canvas", b"COMMIT;"])
+async def test_a_connection_that_says_nothing_any_more_holds_up_no_canvas(
+    shared_database: str, objects_url: str, monkeypatch: pytest.MonkeyPatch, word: bytes
+) -> None:
+    """CV12"""
+    monkeypatch.setattr(postgres, "ANSWER_SECONDS", 0.5)
+    async with cutting_proxy(shared_database) as (proxy, url):
+        database = postgres.DatabaseSettings(database_url=url, statement_seconds=0.5)
+        settings = canvas_settings(url, objects_url, database=database)
+        async with canvas_service(settings) as canvas:
+            window = Window(canvas, new_account())
+            proxy.stall_at(word)
+
+            with pytest.raises(Unavailable):
+                await window.apply(create_canvas(), mutation_id="once")
+            async with asyncio.timeout(5):
+                await window.apply(create_canvas(), mutation_id="once")
+
+    assert proxy.cuts == 1
+
+
+async def test_a_connection_that_is_lost_when_it_is_given_back_ends_nothing(
+    shared_database: str, objects_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CV12"""
+    monkeypatch.setattr(postgres, "ACQUIRE_SECONDS", 0.5)
+    # The pool closes a connection that has carried so many statements.
+    monkeypatch.setattr(asyncpg, "create_pool", partial(asyncpg.create_pool, max_queries=1))
+    async with (
+        cutting_proxy(shared_database) as (proxy, url),
+        canvas_service(canvas_settings(url, objects_url)) as canvas,
+    ):
+        window = Window(canvas, new_account())
+        await window.apply(create_canvas())
+        lost = proxy.stall_at(TERMINATE)
+
+        await window.apply(create_node(node("a")))
+        await asyncio.wait_for(lost.wait(), 5)
+        answer = await window.apply(create_node(node("b")))
+
+    assert answer.revision == 3
 
 
 @pytest.mark.parametrize(

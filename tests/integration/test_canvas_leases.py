@@ -8,6 +8,7 @@ from gesso.canvas.v1 import canvas_pb2 as pb
 
 from servicekit.client import Client
 from servicekit.errors import Conflict, Invalid
+from services.canvas.feed import Feed
 from tests.support.canvas import (
     Window,
     create_canvas,
@@ -102,6 +103,24 @@ async def test_releasing_takes_away_only_ones_own_lease(window: Window) -> None:
         await window.release("a", "desk", held.token)
 
     assert (await window.acquire("a", "couch")).token
+
+
+async def test_presence_is_told_of_leases_that_change_and_of_no_others(
+    window: Window, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PR10"""
+    told: list[str] = []
+    monkeypatch.setattr(Feed, "leased", lambda _, __, canvas_id: told.append(canvas_id))
+
+    held = await window.acquire("a", "desk")
+    await window.renew("a", "desk", held.token)
+    await window.release("a", "desk", "another's")
+    await window.release("a", "desk", held.token)
+    await window.release("a", "desk", held.token)
+    window.canvas_id = "none"
+    await window.release("a", "desk", held.token)
+
+    assert told == ["c", "c", "c"]
 
 
 @pytest.mark.parametrize(

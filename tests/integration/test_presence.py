@@ -19,6 +19,8 @@ from gateway.presence import PresenceLink, Session, linked
 from servicekit.client import Client
 from servicekit.errors import Invalid, Unavailable
 from servicekit.identity import Behalf
+from tests.support.canvas import Window as Editor
+from tests.support.canvas import create_canvas, node
 from tests.support.services import (
     canvas_service,
     canvas_settings,
@@ -408,19 +410,13 @@ async def test_a_commit_of_the_canvas_service_is_heard(
 
     async with canvas_service(settings) as canvas:
         stub = CanvasServiceStub(canvas.channel)
-        create = canvas_pb2.Operation(
-            create_canvas=canvas_pb2.CreateCanvas(canvas=b'{"title":"A canvas"}')
-        )
+        made = b'{"title":"A canvas","nodes":[{"id":"a","type":"text"}]}'
+        create = canvas_pb2.Operation(create_canvas=canvas_pb2.CreateCanvas(canvas=made))
         request = canvas_pb2.ApplyOperationsRequest(
             canvas_id="mine", mutation_id="m", base_revision=0, operations=[create]
         )
         await canvas.call(stub.ApplyOperations, request, Behalf(account_id=house.account_id))
         heard = await window.event()
-        lease = canvas_pb2.ReleaseEditLeaseRequest(
-            canvas_id="mine", node_id="a", session_id="s", token="t"
-        )
-        await canvas.call(stub.ReleaseEditLease, lease, Behalf(account_id=house.account_id))
-        heard_of_lease = await window.event()
 
     assert len(heard.pop("contentHash")) == 16
     assert heard == {
@@ -431,11 +427,34 @@ async def test_a_commit_of_the_canvas_service_is_heard(
         "operations": [
             {
                 "type": "create_canvas",
-                "canvas": {"title": "A canvas", "nodes": [], "connections": []},
+                "canvas": {
+                    "title": "A canvas",
+                    "nodes": [{"id": "a", "type": "text"}],
+                    "connections": [],
+                },
             }
         ],
     }
-    assert heard_of_lease == {"type": "invalidate", "revision": 1}
+
+
+async def test_a_lease_that_is_given_or_taken_back_is_heard(
+    house: House, link: PresenceLink, shared_database: str, objects_url: str
+) -> None:
+    """PR10"""
+    settings = canvas_settings(
+        shared_database, objects_url, presence_address=f"127.0.0.1:{house.port}"
+    )
+    async with canvas_service(settings) as canvas:
+        editor = Editor(canvas, Behalf(account_id=house.account_id))
+        await editor.apply(create_canvas(nodes=[node("a")]))
+        window = await house.window(link, editor.canvas_id)
+        await window.welcomed()
+        held = await editor.acquire("a", "s")
+        given = await window.event()
+        await editor.release("a", "s", held.token)
+        taken_back = await window.event()
+
+    assert given == taken_back == {"type": "invalidate", "revision": 1}
 
 
 async def test_every_session_hears_heartbeats() -> None:

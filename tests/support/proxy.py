@@ -1,4 +1,4 @@
-"""A PostgreSQL between us and PostgreSQL that cuts connections where a test says."""
+"""A PostgreSQL between us and PostgreSQL that cuts or stalls connections where a test says."""
 
 import asyncio
 import tempfile
@@ -16,11 +16,22 @@ class Proxy:
     def __init__(self) -> None:
         self.word: bytes | None = None
         self.answered = False
+        self.stalls = False
         self.cuts = 0
+        self._given_up = asyncio.Event()
 
     def cut_at(self, word: bytes, *, answered: bool) -> None:
         """Cuts the next connection that says `word`: before it arrives, or once it was answered."""
-        self.word, self.answered = word, answered
+        self.word, self.answered, self.stalls = word, answered, False
+
+    def stall_at(self, word: bytes) -> asyncio.Event:
+        """Has the next connection that says `word` hear nothing any more, as if its line was cut.
+
+        Returns what is set when we have given it up.
+        """
+        self.word, self.answered, self.stalls = word, False, True
+        self._given_up = asyncio.Event()
+        return self._given_up
 
     async def serve(
         self, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -28,6 +39,7 @@ class Proxy:
         """One connection."""
         server_reader, server_writer = await asyncio.open_unix_connection(target)
         back = asyncio.create_task(_pump(server_reader, writer))
+        is_stalled = False
         try:
             while data := await reader.read(65536):
                 if self.word is not None and self.word in data:
@@ -38,6 +50,9 @@ class Proxy:
                     if self.answered:
                         server_writer.write(data)
                         await server_reader.read(65536)
+                    is_stalled = self.stalls
+                    while is_stalled and await reader.read(65536):
+                        pass
                     break
                 server_writer.write(data)
                 await server_writer.drain()
@@ -47,6 +62,8 @@ class Proxy:
             back.cancel()
             server_writer.close()
             writer.close()
+            if is_stalled:
+                self._given_up.set()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -298,3 +298,30 @@ def test_a_lease_is_told_though_the_revision_is_not_new(
 
     assert first["a"] == [{"type": "invalidate", "revision": 1}]
     assert told(gateway) == {}
+
+
+@pytest.mark.parametrize("lease_first", [True, False])
+def test_a_lease_is_told_beside_operations_that_wait(
+    service: PresenceService, gateway: Gateway, lease_first: bool
+) -> None:
+    """PR10"""
+    joined(gateway, "a")
+    lease, commit = (Version(0), True), (Version(2, "h2", 1, b'["two"]', "m2"), False)
+
+    for version, leases_changed in (lease, commit) if lease_first else (commit, lease):
+        service.announce(PLACE, version, leases_changed=leases_changed)
+
+    [operations, leases] = told(gateway)["a"]
+    assert (operations["revision"], operations["operations"]) == (2, ["two"])
+    assert leases == {"type": "invalidate", "revision": 2}
+
+
+def test_a_lease_is_not_told_beside_a_version_that_has_to_be_asked_for(
+    service: PresenceService, gateway: Gateway
+) -> None:
+    """PR10"""
+    joined(gateway, "a")
+
+    service.announce(PLACE, Version(2, "h2"), leases_changed=True)
+
+    assert told(gateway)["a"] == [{"type": "invalidate", "revision": 2, "contentHash": "h2"}]

@@ -11,7 +11,8 @@ class News:
     """What has to be told now, and how the room is.
 
     `newcomers` are to be welcomed and hear nothing else. The `settled` hear who `left`, who
-    `changed` but for themselves, and the `version` of the canvas if there is one to tell.
+    `changed` but for themselves, the `version` of the canvas if there is one to tell, and whether
+    its leases changed.
     """
 
     newcomers: tuple[Peer, ...]
@@ -19,6 +20,7 @@ class News:
     left: tuple[str, ...]
     changed: tuple[Peer, ...]
     version: Version | None
+    leases_changed: bool
     peers: tuple[Peer, ...]
     revision: int
 
@@ -35,6 +37,7 @@ class Audience:
         self._settled: dict[str, None] = {}
         self._told: dict[str, Peer] = {}
         self._version: Version | None = None
+        self._leases_changed = False
         # Nothing was told yet: everybody may be news.
         self._touched = {peer.session_id: None for peer in roster.peers()}
 
@@ -59,8 +62,12 @@ class Audience:
         """Has a version of the canvas told."""
         self._version = version if self._version is None else self._version.and_then(version)
 
+    def revise_leases(self) -> None:
+        """Has it told that leases of the canvas changed."""
+        self._leases_changed = True
+
     def take(self, roster: Roster, revision: int) -> News:
-        """What is news since the last time, which counts as told; `revision` is for welcomes."""
+        """What is news since the last time, which counts as told; `revision` is the room's."""
         left: list[str] = []
         changed: list[Peer] = []
         for session_id in self._touched:
@@ -78,10 +85,11 @@ class Audience:
             left=tuple(left),
             changed=tuple(changed),
             version=self._version,
+            leases_changed=self._leases_changed,
             peers=peers,
             revision=revision,
         )
         self._settled |= self._newcomers
         self._newcomers, self._touched = {}, {}
-        self._version = None
+        self._version, self._leases_changed = None, False
         return news

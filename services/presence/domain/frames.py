@@ -39,6 +39,9 @@ def deliveries(news: News, server_time: str) -> Iterator[Delivery]:
         yield from _changes(news.settled, news.changed)
         if news.version is not None:
             yield Delivery(news.settled, _invalidate(news.version))
+        # Who can apply the operations asks for nothing, and would not hear of the leases.
+        if news.leases_changed and (news.version is None or news.version.operations is not None):
+            yield Delivery(news.settled, _invalidate(Version(news.revision)))
     for newcomer in news.newcomers:
         frame = _welcome(newcomer, news, server_time)
         yield Delivery((newcomer.session_id,), frame, replaces=True)
