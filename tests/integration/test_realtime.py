@@ -284,6 +284,43 @@ async def test_signing_out_and_deleting_end_open_windows(
     assert codes == [4404, 4401]
 
 
+async def test_a_canvas_created_anew_is_another_room(
+    shared_database: str, objects_url: str
+) -> None:
+    """PR18"""
+    async with suite(shared_database, objects_url) as address, browser(address) as client:
+        await create(client, "c")
+        async with window(client) as before:
+            await frame(before, "welcome")
+            await change(
+                client,
+                "c",
+                {"type": "set_field", "field": "title", "value": "T", "beforeValue": "A canvas"},
+            )
+            assert (await frame(before, "invalidate"))["revision"] == 2
+
+            await client.delete("/api/canvas-projects/c")
+            code = await close_code(before)
+            await create(client, "c")
+            async with window(client) as after:
+                welcome = await frame(after, "welcome")
+                await change(
+                    client,
+                    "c",
+                    {
+                        "type": "set_field",
+                        "field": "title",
+                        "value": "T",
+                        "beforeValue": "A canvas",
+                    },
+                )
+                news = await frame(after, "invalidate")
+
+    assert code == 4404
+    assert (welcome["number"], welcome["revision"]) == (1, 1)
+    assert (news["baseRevision"], news["revision"]) == (1, 2)
+
+
 async def test_a_gateway_that_goes_away_says_so(shared_database: str, objects_url: str) -> None:
     """GW10"""
     async with AsyncExitStack() as windows:
