@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 from rich.console import Console
+from rich.markup import escape
 
 from suite.constellation import Wanted, free_port
 from suite.state import StateFile
@@ -41,7 +42,7 @@ def run_demo(url: str | None, data_folder: Path, prompt: str) -> int:
 async def _demo(url: str | None, data_folder: Path, prompt: str, console: Console) -> None:
     async with _suite(url, data_folder, console) as found:
         picture = await Story(found, prompt, console).play()
-    console.print(f"\nThe picture is in [bold]{picture}[/bold]")
+    console.print(f"\nThe picture is in [bold]{escape(str(picture))}[/bold]", soft_wrap=True)
 
 
 @asynccontextmanager
