@@ -230,8 +230,10 @@ async def test_a_canvas_that_is_not_there_or_not_theirs_is_none(
             somebody_elses = await close_code(socket)
         async with window(bert, "never") as socket:
             nobodys = await close_code(socket)
+        async with window(bert, "%00") as socket:
+            of_no_id = await close_code(socket)
 
-    assert (somebody_elses, nobodys) == (4404, 4404)
+    assert (somebody_elses, nobodys, of_no_id) == (4404, 4404, 4404)
 
 
 @pytest.mark.parametrize(
