@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 from rich.console import Console
 from rich.markup import escape
+from websockets.exceptions import WebSocketException
 
 from suite.constellation import Wanted, free_port
 from suite.state import StateFile
@@ -31,7 +32,7 @@ def run_demo(url: str | None, data_folder: Path, prompt: str) -> int:
     except httpx.HTTPError as error:
         sys.stderr.write(f"gesso demo: the suite does not answer as it should: {error!r}\n")
         return FAILED
-    except CannotStart as error:
+    except (CannotStart, OSError, WebSocketException) as error:
         sys.stderr.write(f"gesso demo: {error}\n")
         return FAILED
     except KeyboardInterrupt:

@@ -40,6 +40,16 @@ def test_the_demo_says_that_the_text_failed(up: Up, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "gesso demo: the text failed\n")
 
 
+def test_the_demo_fails_plainly_where_the_picture_cannot_be_written(up: Up, tmp_path: Path) -> None:
+    (tmp_path / "lantern.png").mkdir()
+
+    done = gesso("demo", "--url", up.url, "--prompt", "lantern", cwd=tmp_path)
+
+    assert done.returncode == 1
+    assert "Is a directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_demo_fails_plainly_where_nobody_answers(tmp_path: Path) -> None:
     done = gesso("demo", "--url", f"http://{HOST}:{free_port()}", cwd=tmp_path)
 
