@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 from PIL import Image
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -189,13 +190,17 @@ class Story:
         async for name, event in _events(client, f"/api/tasks/{task['id']}/text-events"):
             if name == "delta":
                 shown += event["content"]
-                self._console.print(event["content"], end="", style="italic")
+                self._console.print(
+                    event["content"], end="", style="italic", markup=False, soft_wrap=True
+                )
             elif name == "reset":
                 shown = ""
                 self._console.print("\n(another worker takes over)")
             elif name == "terminal":
                 self._console.print()
-                if event["status"] != "succeeded" or event["finalText"] != shown:
+                if event["status"] != "succeeded":
+                    raise WentWrong(f"the text {event['status']}")
+                if event["finalText"] != shown:
                     raise WentWrong("the text that streamed is not the text that is kept")
                 return shown
         raise WentWrong("the text ended without an end")
@@ -232,7 +237,8 @@ class Story:
 
     async def _wait_for_picture(self, client: httpx.AsyncClient, job: str) -> None:
         path = f"/api/runtime/external-generation/jobs/{job}"
-        with Progress(console=self._console, transient=True) as progress:
+        shown = self._console.is_terminal
+        with Progress(console=self._console, transient=True, disable=not shown) as progress:
             bar = progress.add_task("waiting", total=100)
             while True:
                 found = _answer(await client.get(path), 200, "follow the job")
@@ -267,7 +273,7 @@ class Story:
         return path
 
     def _say(self, text: str) -> None:
-        self._console.print(f"[green]✓[/green] {text}")
+        self._console.print(f"[green]✓[/green] {escape(text)}", soft_wrap=True)
 
 
 def _answer(answer: httpx.Response, status: int, what: str) -> Any:

@@ -68,7 +68,11 @@ class EditProof(Input, frozen=True):
 
 
 class CanvasChange(Input, frozen=True):
-    """A request to change a canvas: 1 to 500 operations, applied all or none."""
+    """A request to change a canvas: 1 to 500 operations, applied all or none.
+
+    Operations are compared with what they say they saw before; `baseRevision` is only noted, and
+    is the same in every repeat.
+    """
 
     mutation_id: Annotated[str, Meta(min_length=1, max_length=200)]
     base_revision: Annotated[int, Meta(ge=0, le=2**63 - 1)]

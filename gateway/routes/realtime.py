@@ -18,7 +18,7 @@ from gateway.mailbox import Closed
 from gateway.presence import PresenceLink, Session
 from gateway.sockets import SOCKET, Socket
 from servicekit.client import Client
-from servicekit.errors import Failure, NotFound
+from servicekit.errors import Failure, Invalid, NotFound
 from servicekit.identity import Behalf
 from servicekit.telemetry import logger
 
@@ -122,7 +122,7 @@ class RealtimeRoute:
                 canvas_pb2.GetSyncStatusRequest(canvas_id=canvas_id),
                 Behalf(account_id=asker.account.account_id),
             )
-        except NotFound:
+        except (NotFound, Invalid):
             return NO_CANVAS, None, 0
         except (Failure, grpc.aio.AioRpcError):
             return NOT_NOW, None, 0

@@ -70,6 +70,12 @@ class Feed:
             )
         )
 
+    def deleted(self, account_id: str, canvas_id: str) -> None:
+        """Has presence told, soon, that a canvas is gone. Never waits, never fails."""
+        self._tell(
+            presence_pb2.Invalidation(account_id=account_id, canvas_id=canvas_id, deleted=True)
+        )
+
     async def batch(self) -> list[presence_pb2.Invalidation]:
         """Waits for news and takes up to 500 of them."""
         await self._news.wait()
@@ -112,6 +118,7 @@ def _in_short(news: list[presence_pb2.Invalidation]) -> presence_pb2.Invalidatio
         revision=newest.revision,
         content_hash=newest.content_hash,
         leases_changed=any(each.leases_changed for each in news),
+        deleted=any(each.deleted for each in news),
     )
 
 

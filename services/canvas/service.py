@@ -61,6 +61,7 @@ class CanvasService:
         """Deletes a canvas; its receipts stay. Raises `NotFound`."""
         if not await self._store.delete(account_id, canvas_id):
             raise NotFound("canvas")
+        self._feed.deleted(account_id, canvas_id)
 
     async def sync_status(self, account_id: str, canvas_id: str) -> SyncStatus:
         """Where a canvas is. Raises `NotFound`."""

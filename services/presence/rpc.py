@@ -45,8 +45,11 @@ class PresenceRpc(PresenceServiceServicer):
         if len(request.invalidations) > MAX_ANNOUNCED:
             raise Invalid(f"At most {MAX_ANNOUNCED} can be announced at once.")
         for each in request.invalidations:
+            place = Place(each.account_id, each.canvas_id)
+            if each.deleted:
+                self._service.announce_deleted(place)
             self._service.announce(
-                Place(each.account_id, each.canvas_id),
+                place,
                 version_from_proto(each),
                 leases_changed=each.leases_changed,
             )

@@ -16,6 +16,7 @@ from services.presence.domain.versions import Version
 
 MAX_ID_LENGTH = 80
 CLOSE_LIMIT = 4429
+CLOSE_DELETED = 4404
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,15 @@ class Rooms:
 
     def tidy(self, room: Room) -> None:
         """Forgets a room that nobody is in."""
-        if not room.roster:
-            self._rooms.pop(room.place, None)
+        if not room.roster and self._rooms.get(room.place) is room:
+            del self._rooms[room.place]
+
+    def close(self, place: Place) -> None:
+        """Has everybody in a room closed; who joins from now on is in another one."""
+        room = self._rooms.pop(place, None)
+        if room is not None:
+            for gateway in room.audiences:
+                gateway.close(room)
 
 
 class Gateway:
@@ -156,6 +164,13 @@ class Gateway:
             self._stale.pop(room, None)
         room.touch(session_id)
         self._rooms.tidy(room)
+
+    def close(self, room: Room) -> None:
+        """Closes its sockets in a room whose canvas is gone (PR18); they leave by themselves."""
+        for session_id, seat in self._seats.items():
+            if seat is room:
+                self._closings[session_id] = Closing(session_id, CLOSE_DELETED, _DELETED)
+        self._news.set()
 
     def end(self, failure: Failure | None = None) -> None:
         """Lets all its sessions go and ends what it is told, with a failure if there is one."""
@@ -247,6 +262,10 @@ class PresenceService:
         if room is not None:
             room.revise(version, leases_changed=leases_changed)
 
+    def announce_deleted(self, place: Place) -> None:
+        """Closes a room whose canvas was deleted (PR18), if somebody is in it."""
+        self._rooms.close(place)
+
     async def beat(self, seconds: float) -> None:
         """Sends heartbeats, for ever."""
         while True:
@@ -262,6 +281,7 @@ class PresenceService:
             gateway.end(Unavailable(_GOING))
 
 
+_DELETED = "The canvas was deleted."
 _GOING = "This instance of presence is going away; connect again."
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import httpx
 from rich.console import Console
+from rich.markup import escape
+from websockets.exceptions import WebSocketException
 
 from suite.constellation import Wanted, free_port
 from suite.state import StateFile
@@ -30,7 +32,7 @@ def run_demo(url: str | None, data_folder: Path, prompt: str) -> int:
     except httpx.HTTPError as error:
         sys.stderr.write(f"gesso demo: the suite does not answer as it should: {error!r}\n")
         return FAILED
-    except CannotStart as error:
+    except (CannotStart, OSError, WebSocketException) as error:
         sys.stderr.write(f"gesso demo: {error}\n")
         return FAILED
     except KeyboardInterrupt:
@@ -41,7 +43,7 @@ def run_demo(url: str | None, data_folder: Path, prompt: str) -> int:
 async def _demo(url: str | None, data_folder: Path, prompt: str, console: Console) -> None:
     async with _suite(url, data_folder, console) as found:
         picture = await Story(found, prompt, console).play()
-    console.print(f"\nThe picture is in [bold]{picture}[/bold]")
+    console.print(f"\nThe picture is in [bold]{escape(str(picture))}[/bold]", soft_wrap=True)
 
 
 @asynccontextmanager

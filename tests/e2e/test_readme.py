@@ -69,7 +69,7 @@ def test_every_step_of_the_tour_does_what_the_readme_says(shell: Shell) -> None:
     assert created == again
     assert '"reason":"canvas_field_conflict"' in refused
     assert '"currentValue":"Hero"' in refused
-    assert '"status":"queued"' in ordered
+    assert '"operationId":"extgen-' in ordered
     assert '"storageKey":"resource:rs_' in shell.run(look)
     assert "event: delta" in streamed
     assert '"status":"succeeded"' in streamed

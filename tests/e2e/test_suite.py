@@ -24,6 +24,32 @@ def test_the_demo_does_the_main_job_and_writes_the_picture(up: Up, tmp_path: Pat
         assert image.size == (1024, 1024)
 
 
+def test_the_demo_shows_a_prompt_as_it_is_and_a_path_in_one_line(up: Up, tmp_path: Path) -> None:
+    folder = tmp_path / ("[red]" + "-long" * 20)
+    folder.mkdir()
+    done = gesso("demo", "--url", up.url, "--prompt", "a [/red] lantern", cwd=folder)
+
+    assert done.returncode == 0, done.stderr
+    assert "a [/red] lantern" in done.stdout
+    assert f"The picture is in {folder / 'a-red-lantern.png'}\n" in done.stdout
+
+
+def test_the_demo_says_that_the_text_failed(up: Up, tmp_path: Path) -> None:
+    done = gesso("demo", "--url", up.url, "--prompt", "!fail", cwd=tmp_path)
+
+    assert (done.returncode, done.stderr) == (1, "gesso demo: the text failed\n")
+
+
+def test_the_demo_fails_plainly_where_the_picture_cannot_be_written(up: Up, tmp_path: Path) -> None:
+    (tmp_path / "lantern.png").mkdir()
+
+    done = gesso("demo", "--url", up.url, "--prompt", "lantern", cwd=tmp_path)
+
+    assert done.returncode == 1
+    assert "Is a directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_demo_fails_plainly_where_nobody_answers(tmp_path: Path) -> None:
     done = gesso("demo", "--url", f"http://{HOST}:{free_port()}", cwd=tmp_path)
 

@@ -230,8 +230,10 @@ async def test_a_canvas_that_is_not_there_or_not_theirs_is_none(
             somebody_elses = await close_code(socket)
         async with window(bert, "never") as socket:
             nobodys = await close_code(socket)
+        async with window(bert, "%00") as socket:
+            of_no_id = await close_code(socket)
 
-    assert (somebody_elses, nobodys) == (4404, 4404)
+    assert (somebody_elses, nobodys, of_no_id) == (4404, 4404, 4404)
 
 
 @pytest.mark.parametrize(
@@ -282,6 +284,43 @@ async def test_signing_out_and_deleting_end_open_windows(
             codes = [await close_code(deleted), await close_code(signed_out)]
 
     assert codes == [4404, 4401]
+
+
+async def test_a_canvas_created_anew_is_another_room(
+    shared_database: str, objects_url: str
+) -> None:
+    """PR18"""
+    async with suite(shared_database, objects_url) as address, browser(address) as client:
+        await create(client, "c")
+        async with window(client) as before:
+            await frame(before, "welcome")
+            await change(
+                client,
+                "c",
+                {"type": "set_field", "field": "title", "value": "T", "beforeValue": "A canvas"},
+            )
+            assert (await frame(before, "invalidate"))["revision"] == 2
+
+            await client.delete("/api/canvas-projects/c")
+            code = await close_code(before)
+            await create(client, "c")
+            async with window(client) as after:
+                welcome = await frame(after, "welcome")
+                await change(
+                    client,
+                    "c",
+                    {
+                        "type": "set_field",
+                        "field": "title",
+                        "value": "T",
+                        "beforeValue": "A canvas",
+                    },
+                )
+                news = await frame(after, "invalidate")
+
+    assert code == 4404
+    assert (welcome["number"], welcome["revision"]) == (1, 1)
+    assert (news["baseRevision"], news["revision"]) == (1, 2)
 
 
 async def test_a_gateway_that_goes_away_says_so(shared_database: str, objects_url: str) -> None:

@@ -97,3 +97,15 @@ async def test_canvases_are_told_in_turn_and_none_twice() -> None:
         commit(feed, 1, "x", canvas_id=f"c{number}")
 
     assert [len(await feed.batch()) for _ in range(2)] == [MAX_BATCH, 1]
+
+
+async def test_that_a_canvas_is_gone_is_told_however_much_waits() -> None:
+    """PR18"""
+    feed = Feed()
+    feed.deleted(*KEY)
+    for revision in range(1, MAX_NEWS + 1):
+        commit(feed, revision, "x")
+
+    (told,) = await feed.batch()
+
+    assert (told.deleted, told.revision) == (True, MAX_NEWS)

@@ -325,3 +325,22 @@ def test_a_lease_is_not_told_beside_a_version_that_has_to_be_asked_for(
     service.announce(PLACE, Version(2, "h2"), leases_changed=True)
 
     assert told(gateway)["a"] == [{"type": "invalidate", "revision": 2, "contentHash": "h2"}]
+
+
+def test_a_room_of_a_deleted_canvas_is_closed_and_is_not_joined_again(
+    service: PresenceService, gateway: Gateway
+) -> None:
+    """PR18"""
+    joined(gateway, "a", "b")
+    service.announce(PLACE, Version(7, "h"), leases_changed=False)
+
+    service.announce_deleted(PLACE)
+    gateway.join("c", PLACE, revision=1)
+    closed = {it.session_id: it.code for it in gateway.take() if isinstance(it, Closing)}
+    gateway.leave("a")
+    gateway.leave("b")
+    list(gateway.take())
+    service.announce(PLACE, Version(2, "h2"), leases_changed=False)
+
+    assert closed == {"a": 4404, "b": 4404}
+    assert told(gateway) == {"c": [{"type": "invalidate", "revision": 2, "contentHash": "h2"}]}

@@ -316,7 +316,7 @@ class Close(_message.Message):
     session_id: _builtins.str
     """The socket."""
     code: _builtins.int
-    """The WebSocket close code: 4429 when the room is full."""
+    """The WebSocket close code: 4429 when the room is full, 4404 when the canvas was deleted."""
     reason: _builtins.str
     """For people."""
     def __init__(
@@ -372,6 +372,7 @@ class Invalidation(_message.Message):
     OPERATIONS_FIELD_NUMBER: _builtins.int
     MUTATION_ID_FIELD_NUMBER: _builtins.int
     LEASES_CHANGED_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
     account_id: _builtins.str
     """The account."""
     canvas_id: _builtins.str
@@ -392,6 +393,10 @@ class Invalidation(_message.Message):
     """A lease of the canvas was given, extended or taken back: sessions hear of it though the
     revision is not new.
     """
+    deleted: _builtins.bool
+    """The canvas was deleted, before what is announced of it after this: its sockets are closed with
+    4404, and who comes back finds the canvas that has its id then, or none.
+    """
     def __init__(
         self,
         *,
@@ -403,10 +408,11 @@ class Invalidation(_message.Message):
         operations: _builtins.bytes = ...,
         mutation_id: _builtins.str = ...,
         leases_changed: _builtins.bool = ...,
+        deleted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "base_revision", b"base_revision", "canvas_id", b"canvas_id", "content_hash", b"content_hash", "leases_changed", b"leases_changed", "mutation_id", b"mutation_id", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "base_revision", b"base_revision", "canvas_id", b"canvas_id", "content_hash", b"content_hash", "deleted", b"deleted", "leases_changed", b"leases_changed", "mutation_id", b"mutation_id", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
