@@ -151,4 +151,5 @@ async def test_a_query_of_many_names_holds_nobody_up(address: str) -> None:
         answer = await client.get(f"/healthz?{names}")
 
     assert answer.status_code == 422
-    assert answer.elapsed.total_seconds() < 1
+    # Counted once for each name it would be more than four.
+    assert answer.elapsed.total_seconds() < 3
