@@ -155,9 +155,12 @@ async def _call(
 
 
 def _idempotency_key(request: Request) -> str:
-    key = request.headers.get("idempotency-key", "")
-    if len(key) > MAX_KEY_LENGTH:
-        raise Invalid(f"A key has at most {MAX_KEY_LENGTH} characters.", path="Idempotency-Key")
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return ""
+    # An empty one is a mistake that no key at all would hide until something happens twice.
+    if not 0 < len(key) <= MAX_KEY_LENGTH:
+        raise Invalid(f"A key has 1 to {MAX_KEY_LENGTH} characters.", path="Idempotency-Key")
     return key
 
 

@@ -639,6 +639,14 @@ async def test_a_picture_is_one_however_it_is_written(
     assert made.json()["width"] in {20, 1_400}
 
 
+@pytest.mark.parametrize("key", ["", "k" * 201])
+async def test_a_key_has_1_to_200_characters(anna: httpx.AsyncClient, key: str) -> None:
+    answer = await upload(anna, b"text", "file", **{"Idempotency-Key": key})
+
+    problem = assert_problem(answer, 422, "invalid_argument")
+    assert problem["errors"][0]["path"] == "Idempotency-Key"
+
+
 async def test_a_file_is_read_back_whole_and_in_parts(anna: httpx.AsyncClient) -> None:
     """CV16"""
     content = PNG.getvalue()
