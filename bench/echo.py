@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from bench import edits
-from bench.http import Browser
+from bench.http import Browser, request_of
 from bench.timing import Timing, timed
 from servicekit import client, server
 from servicekit.identity import Behalf, Context
@@ -39,7 +39,8 @@ async def through_two_hops(workers: int) -> Timing:
         browsers = [await Browser.at(f"http://{gateway}") for _ in range(workers)]
 
         async def send(worker: int, number: int) -> None:
-            status, _ = await browsers[worker].ask("PATCH", PATH, edits.an_edit(number))
+            request = request_of(edits.a_patch(number))
+            status, _ = await browsers[worker].ask("PATCH", PATH, request)
             assert status == 200
 
         try:

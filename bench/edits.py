@@ -68,17 +68,15 @@ async def through_gateway(bench: Bench, workers: int, *, one_canvas: bool = Fals
         await (bench.window(first) if one_canvas else bench.browser()) for _ in range(workers - 1)
     ]
     browsers = [first, *others]
-    path = f"/api/canvas-projects/{CANVAS}/operations"
     made = {"type": "create_canvas", "canvas": _canvas(NODES)}
     for browser in browsers[:1] if one_canvas else browsers:
-        await browser.ask("PATCH", path, _request(made))
+        await browser.change(CANVAS, made)
     seen: dict[int, str] = {}
 
     async def edit(worker: int, number: int) -> None:
         node_id = f"n{worker if one_canvas else 7}"
-        request = an_edit(number, seen.get(worker, TEXT), node_id=node_id)
-        status, body = await browsers[worker].ask("PATCH", path, request)
-        assert status == 200, body
+        patch = a_patch(number, seen.get(worker, TEXT), node_id=node_id)
+        await browsers[worker].change(CANVAS, patch)
         seen[worker] = f"{TEXT}{number}"
 
     try:
@@ -199,15 +197,14 @@ def a_new_node(node_id: str) -> pb.ApplyOperationsRequest:
     return _message(pb.Operation(create_node=pb.CreateNode(node=_json(node(1) | {"id": node_id}))))
 
 
-def an_edit(number: int, before: str = TEXT, *, node_id: str = "n7") -> dict[str, Any]:
-    """A request through the gateway that patches a prompt."""
-    operation = {
+def a_patch(number: int, before: str = TEXT, *, node_id: str = "n7") -> dict[str, Any]:
+    """The operation that patches a prompt, as the gateway takes it."""
+    return {
         "type": "patch_node",
         "id": node_id,
         "patch": {"metadata.prompt": f"{TEXT}{number}"},
         "before": {"metadata.prompt": before},
     }
-    return _request(operation)
 
 
 def _canvas(size: int) -> dict[str, Any]:
@@ -223,10 +220,6 @@ def node(number: int) -> dict[str, Any]:
         "position": {"x": number * 10.5, "y": -number},
         "metadata": {"prompt": TEXT, "status": "idle", "notes": TEXT[:150]},
     }
-
-
-def _request(operation: dict[str, Any]) -> dict[str, Any]:
-    return {"mutationId": secrets.token_hex(8), "baseRevision": 1, "operations": [operation]}
 
 
 def _message(operation: pb.Operation) -> pb.ApplyOperationsRequest:

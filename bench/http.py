@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import secrets
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -41,7 +42,25 @@ class Browser:
         length = int(headers.get("content-length", 0))
         return int(lines[0].split()[1]), await self._reader.readexactly(length)
 
+    async def change(self, canvas_id: str, *operations: Any, mutation_id: str = "") -> bytes:
+        """Applies operations to a canvas, under a new mutation id if none is given; the answer."""
+        request = request_of(*operations, mutation_id=mutation_id)
+        status, body = await self.ask(
+            "PATCH", f"/api/canvas-projects/{canvas_id}/operations", request
+        )
+        assert status == 200, body
+        return body
+
     async def close(self) -> None:
         """Ends the connection."""
         self._writer.close()
         await self._writer.wait_closed()
+
+
+def request_of(*operations: Any, mutation_id: str = "") -> dict[str, Any]:
+    """A request to change a canvas, under a new mutation id if none is given."""
+    return {
+        "mutationId": mutation_id or secrets.token_hex(8),
+        "baseRevision": 0,
+        "operations": operations,
+    }

@@ -181,11 +181,9 @@ async def _opened(bench: Bench, rooms: int, per_room: int) -> list[Window]:
     for room in range(rooms):
         canvas_id = f"room-{room}"
         creation = {"type": "create_canvas", "canvas": {"title": "A room"}}
-        change = {"mutationId": canvas_id, "baseRevision": 0, "operations": [creation]}
-        path = f"/api/canvas-projects/{canvas_id}"
-        status, body = await browser.ask("PATCH", f"{path}/operations", change)
-        assert status == 200, body
-        made = [_open(bench, browser, f"{path}/realtime") for _ in range(per_room)]
+        await browser.change(canvas_id, creation)
+        path = f"/api/canvas-projects/{canvas_id}/realtime"
+        made = [_open(bench, browser, path) for _ in range(per_room)]
         windows += await asyncio.gather(*made)
     await asyncio.gather(*(window.opened for window in windows))
     await asyncio.sleep(1)

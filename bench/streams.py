@@ -3,12 +3,12 @@
 import asyncio
 import json
 import time
-from contextlib import AsyncExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 
+from bench.http import Browser
 from bench.suite import Bench
 from bench.timing import Timing, summary
 
@@ -16,6 +16,7 @@ TEXTS = 60
 MOVES = 400
 EDITS = 300
 CANVAS = "bench"
+CREATION = {"type": "create_canvas", "canvas": {"title": "Bench"}}
 
 
 async def first_delta(bench: Bench) -> Timing:
@@ -47,18 +48,8 @@ async def first_delta(bench: Bench) -> Timing:
 async def cursor(bench: Bench) -> Timing:
     """From sending a cursor in one window until the other window has it."""
     browser = await bench.browser()
-    operation = {"type": "create_canvas", "canvas": {"title": "Bench"}}
-    change = {"mutationId": "m", "baseRevision": 0, "operations": [operation]}
-    await browser.ask("PATCH", f"/api/canvas-projects/{CANVAS}/operations", change)
-    async with AsyncExitStack() as stack:
-        url = f"{bench.url.replace('http', 'ws')}/api/canvas-projects/{CANVAS}/realtime"
-        headers = {"Cookie": browser.cookie}
-        first, second = [
-            await stack.enter_async_context(
-                connect(url, additional_headers=headers, origin=bench.url)  # type: ignore[arg-type] # a NewType of str
-            )
-            for _ in range(2)
-        ]
+    await browser.change(CANVAS, CREATION)
+    async with _window(bench, browser) as first, _window(bench, browser) as second:
         await _frame(first, "welcome")
         await _frame(second, "welcome")
         lasts: list[float] = []
@@ -80,16 +71,8 @@ async def cursor(bench: Bench) -> Timing:
 async def invalidation(bench: Bench) -> Timing:
     """From sending an edit in one window until another window is told of its revision."""
     browser = await bench.browser()
-    path = f"/api/canvas-projects/{CANVAS}/operations"
-    operation = {"type": "create_canvas", "canvas": {"title": "Bench"}}
-    change = {"mutationId": "m", "baseRevision": 0, "operations": [operation]}
-    await browser.ask("PATCH", path, change)
-    url = f"{bench.url.replace('http', 'ws')}/api/canvas-projects/{CANVAS}/realtime"
-    async with connect(
-        url,
-        additional_headers={"Cookie": browser.cookie},
-        origin=bench.url,  # type: ignore[arg-type] # a NewType of str
-    ) as window:
+    await browser.change(CANVAS, CREATION)
+    async with _window(bench, browser) as window:
         await _frame(window, "welcome")
         lasts: list[float] = []
         title = "Bench"
@@ -99,21 +82,22 @@ async def invalidation(bench: Bench) -> Timing:
             edit = {"type": "set_field", "field": "title", **titles}
             title = titles["value"]
             began = time.perf_counter()
-            sent = asyncio.create_task(
-                browser.ask(
-                    "PATCH", path, change | {"mutationId": f"e{number}", "operations": [edit]}
-                )
-            )
+            sent = asyncio.create_task(browser.change(CANVAS, edit))
             while (await _frame(window, "invalidate"))["revision"] != number + 2:
                 pass
             lasts.append(time.perf_counter() - began)
-            status, body = await sent
-            assert status == 200, body
+            await sent
             # As people edit: what comes in a hurry waits for the tick of presence, 16 ms.
             await asyncio.sleep(0.03)
         timing = summary(lasts, time.perf_counter() - began_all)
     await browser.close()
     return timing
+
+
+def _window(bench: Bench, browser: Browser) -> connect:
+    url = f"{bench.url.replace('http', 'ws')}/api/canvas-projects/{CANVAS}/realtime"
+    headers = {"Cookie": browser.cookie}
+    return connect(url, additional_headers=headers, origin=bench.url)  # type: ignore[arg-type] # a NewType of str
 
 
 async def _frame(socket: ClientConnection, kind: str) -> dict[str, Any]:

@@ -44,17 +44,9 @@ class Editor:
         while time.monotonic() < until:
             edits = [self._edit() for _ in range(self._chance.choice((1, 1, 1, 2, 5)))]
             mutation_id = secrets.token_hex(8)
-            request = {
-                "mutationId": mutation_id,
-                "baseRevision": 0,
-                "operations": edits,
-            }
             times = 2 if self._chance.random() < REPEATED else 1
             for _ in range(times):
-                status, body = await self.browser.ask(
-                    "PATCH", f"/api/canvas-projects/{CANVAS}/operations", request
-                )
-                assert status == 200, body
+                body = await self.browser.change(CANVAS, *edits, mutation_id=mutation_id)
             self.acknowledged[mutation_id] = json.loads(body)["revision"]
 
     def _edit(self) -> dict[str, Any]:
@@ -120,8 +112,7 @@ async def main(seconds: float) -> int:
 async def _editors(bench: Bench) -> list[Editor]:
     first = await bench.browser()
     creation = {"type": "create_canvas", "canvas": {"title": "A crowd"}}
-    change = {"mutationId": "m", "baseRevision": 0, "operations": [creation]}
-    await first.ask("PATCH", f"/api/canvas-projects/{CANVAS}/operations", change)
+    await first.change(CANVAS, creation, mutation_id="m")
     browsers = [first, *[await bench.window(first) for _ in range(WINDOWS - 1)]]
     return [Editor(name, browser) for name, browser in enumerate(browsers)]
 
