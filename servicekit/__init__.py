@@ -2,6 +2,5 @@
 
 import os
 
-# Before grpc is loaded, which reads it once. We never fork; its support for that costs a sixth of
-# its speed (docs/decisions/0002).
+# Before grpc is loaded, which reads it once (docs/decisions/0002).
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
