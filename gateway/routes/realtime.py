@@ -152,7 +152,7 @@ class RealtimeRoute:
                 continue
             if refused is not None:
                 return refused
-            session.revision = revision
+            session.catch_up(revision)
 
     async def _go_away(self) -> Closed | None:
         await self._draining.wait()
