@@ -159,6 +159,8 @@ async def _listening(
         # Each window would hold a compressor; what it hears is short and made once for all.
         ws_per_message_deflate=False,
         ws_max_size=64 * 1024,
+        ws_ping_interval=settings.realtime_ping_seconds,
+        ws_ping_timeout=settings.realtime_ping_seconds,
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -1,7 +1,9 @@
 """WebSockets as uvicorn speaks them, with a shorter way for what is said often."""
 
+import asyncio
 from collections.abc import Callable
 
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
@@ -19,6 +21,7 @@ class Socket(WebSocketsSansIOProtocol):
     """
 
     _hear: Callable[[str], None] | None = None
+    _gone: asyncio.TimerHandle | None = None
 
     def attach(self, hear: Callable[[str], None]) -> None:
         """Has `hear` called with every message from now on; one that is no text is empty."""
@@ -37,6 +40,23 @@ class Socket(WebSocketsSansIOProtocol):
             head = bytes((_FIN_TEXT, 127)) + size.to_bytes(8)
         self.transport.write(head + text)
         return True
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Sends once the other end takes it; a close only as long as a ping is waited for."""
+        if message["type"] == "websocket.close" and self.ping_timeout is not None:
+            self._gone = self.loop.call_later(self.ping_timeout, self.transport.abort)
+        await super().send(message)
+
+    def keepalive_timeout(self) -> None:
+        """Nobody has answered: what waits to be sent is not waited for."""
+        super().keepalive_timeout()
+        self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end."""
+        if self._gone is not None:
+            self._gone.cancel()
+        super().connection_lost(exc)
 
     def handle_connect(self, event: Request) -> None:
         """The handshake: the application is told of this socket."""
