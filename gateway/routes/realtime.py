@@ -28,7 +28,8 @@ _PATH = compile_path(PATH)[0]
 SUBPROTOCOL = "gesso.v1"
 # Windows that are sent away come back to the other gateways one after another.
 SPREAD_SECONDS = 3.0
-# How many windows are looked at again at once, so that they do not hold up what people wait for.
+# Of windows that all come at once, and of those that are looked at again: they hold up nothing.
+ADMISSIONS_AT_ONCE = 16
 RECHECKS_AT_ONCE = 4
 # A control frame has 125 bytes, two of which are the code (RFC 6455, 5.5).
 MAX_REASON_BYTES = 123
@@ -74,6 +75,7 @@ class RealtimeRoute:
         self._recheck_seconds = recheck_seconds
         # Those that are to be looked at first come first.
         self._windows: dict[_Window, None] = {}
+        self._admitting = asyncio.Semaphore(ADMISSIONS_AT_ONCE)
         self._open = 0
         self._none_open = asyncio.Event()
         self._none_open.set()
@@ -118,7 +120,8 @@ class RealtimeRoute:
         canvas_id = websocket.path_params["canvas_id"]
         if self._draining.is_set():
             return GOING_AWAY
-        refused, asker, revision = await self._admitted(websocket, canvas_id)
+        async with self._admitting:
+            refused, asker, revision = await self._admitted(websocket, canvas_id)
         if refused is not None or asker is None:
             return refused
         account_id = asker.account.account_id

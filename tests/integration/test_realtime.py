@@ -10,6 +10,7 @@ from typing import Any
 import asyncpg
 import httpx
 import pytest
+from websockets.asyncio.client import ClientConnection
 
 from tests.support.services import browser
 from tests.support.windows import change, close_code, create, frame, presence, realtime, window
@@ -257,3 +258,34 @@ async def test_a_gateway_that_goes_away_says_so(shared_database: str, objects_ur
             await frame(socket, "welcome")
 
         assert await close_code(socket) == 1001
+
+
+async def test_windows_are_sent_away_one_after_another(
+    shared_database: str, objects_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PR19"""
+    monkeypatch.setattr("gateway.routes.realtime.SPREAD_SECONDS", 0.6)
+    loop = asyncio.get_running_loop()
+
+    async def ended(socket: ClientConnection) -> tuple[int, float]:
+        return await close_code(socket), loop.time()
+
+    async with AsyncExitStack() as windows:
+        async with (
+            realtime(shared_database, objects_url, drain_seconds=10) as address,
+            browser(address) as client,
+        ):
+            await create(client, "c")
+            sockets = [await windows.enter_async_context(window(client)) for _ in range(30)]
+            for socket in sockets:
+                await frame(socket, "welcome")
+            ends = [asyncio.create_task(ended(socket)) for socket in sockets]
+        codes, times = zip(*[await end for end in ends], strict=True)
+
+    assert set(codes) == {1001}
+    # No third of them went within a sixth of the time.
+    first, *_, last = sorted(times)
+    assert last - first > 0.5
+    assert all(
+        after - at > 0.1 for at, after in zip(sorted(times), sorted(times)[10:], strict=False)
+    )
