@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from tests.support.services import browser
 from tests.support.windows import create, frame, presence, realtime, window
 
-PING_SECONDS = 0.3
+PING_SECONDS = 0.5
 
 
 @pytest.fixture(scope="session")
@@ -66,14 +66,15 @@ async def test_a_window_that_sleeps_is_gone_and_wakes_as_another(anna: httpx.Asy
 async def test_a_window_that_is_quiet_stays(anna: httpx.AsyncClient) -> None:
     """PR2 PR9 PR11"""
     async with window(anna) as first, window(anna) as second:
-        one = await frame(first, "welcome")
-        await frame(second, "welcome")
+        before = [await frame(socket, "welcome") for socket in (first, second)]
         for _ in range(5):
             await frame(first, "heartbeat")
         async with window(anna) as third:
-            three = await frame(third, "welcome")
+            after = await frame(third, "welcome")
 
-    assert (one["number"], three["number"]) == (1, 3)
+    numbers = {each["selfId"]: each["number"] for each in before}
+    assert {peer["id"]: peer["number"] for peer in after["peers"]} == numbers
+    assert after["number"] == 3
 
 
 async def test_nothing_is_heard_of_a_window_after_it_left(anna: httpx.AsyncClient) -> None:
