@@ -71,7 +71,7 @@ async def bench_suite(*, workers: int) -> AsyncIterator[Bench]:
         "GESSO_GATEWAY_TRIES_PER_MINUTE": "1000000",
     }
     with tempfile.TemporaryDirectory(prefix="gesso-bench-") as folder:
-        wanted = Wanted(Path(folder), port=free_port(), workers=workers, gateways=1)
+        wanted = Wanted(Path(folder), port=free_port(), workers=workers, gateways=1, presences=1)
         async with running(wanted, settings, progress=lambda _: None) as suite:
             addresses = {process.name: process.address for process in suite.processes()}
             yield Bench(

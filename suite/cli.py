@@ -57,8 +57,24 @@ def gesso() -> None:
     show_default=True,
     help="Gateway processes.",
 )
+@click.option(
+    "--presence",
+    "presences",
+    type=click.IntRange(1, 16),
+    default=1,
+    show_default=True,
+    help="Presence processes.",
+)
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in a browser.")
-def up(*, port: int, data_dir: Path, workers: int, gateways: int, open_browser: bool) -> None:
+def up(
+    *,
+    port: int,
+    data_dir: Path,
+    workers: int,
+    gateways: int,
+    presences: int,
+    open_browser: bool,
+) -> None:
     """Run the whole suite on this machine until Ctrl-C.
 
     PostgreSQL and Valkey are brought along unless GESSO_DATABASE_URL and GESSO_REDIS_URL name
@@ -67,11 +83,14 @@ def up(*, port: int, data_dir: Path, workers: int, gateways: int, open_browser: 
     \b
     gesso up
     gesso up --port 9000 --data-dir /srv/gesso --workers 2
+    gesso up --gateways 2 --presence 2
     """
     from suite.commands.up import run_up
     from suite.constellation import Wanted
 
-    wanted = Wanted(data_dir.absolute(), port=port, workers=workers, gateways=gateways)
+    wanted = Wanted(
+        data_dir.absolute(), port=port, workers=workers, gateways=gateways, presences=presences
+    )
     sys.exit(run_up(wanted, open_browser=open_browser))
 
 

@@ -25,6 +25,7 @@ class Wanted:
     port: int
     workers: int
     gateways: int
+    presences: int
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ def constellation(wanted: Wanted, stores: Stores, environ: Mapping[str, str]) ->
     Raises `WrongSettings` for settings in `environ` that one of the processes could not start
     with.
     """
-    ports = {kind.name: free_port() for kind in _SERVERS}
+    counts = {roles.PRESENCE: wanted.presences}
+    ports = {kind: [free_port() for _ in range(counts.get(kind, 1))] for kind in _SERVERS}
     gateway_ports = range(wanted.port, wanted.port + wanted.gateways)
     shared = {
         **environ,
@@ -64,9 +66,13 @@ def constellation(wanted: Wanted, stores: Stores, environ: Mapping[str, str]) ->
         "GESSO_REDIS_URL": stores.redis_url,
         "GESSO_OBJECTS_URL": environ.get("GESSO_OBJECTS_URL")
         or (wanted.data_folder / "objects").as_uri(),
-        **{f"GESSO_{name.upper()}_ADDRESS": f"{HOST}:{port}" for name, port in ports.items()},
+        **{f"GESSO_{kind.name.upper()}_ADDRESS": _address(ports[kind]) for kind in _SERVERS},
     }
-    servers = [_role(kind, kind.name, ports[kind.name], shared) for kind in _SERVERS]
+    servers = [
+        _role(kind, _name(kind, number), port, shared)
+        for kind in _SERVERS
+        for number, port in enumerate(ports[kind], start=1)
+    ]
     workers = [
         _role(kind, f"{kind.name}-{number}", None, shared)
         for kind in (roles.TASKS_WORKER, roles.GENERATION_WORKER)
@@ -76,7 +82,7 @@ def constellation(wanted: Wanted, stores: Stores, environ: Mapping[str, str]) ->
     gateways = [
         _role(
             roles.GATEWAY,
-            "gateway" if number == 1 else f"gateway-{number}",
+            _name(roles.GATEWAY, number),
             port,
             {**shared, "GESSO_GATEWAY_METRICS_LISTEN": f"{HOST}:{free_port()}"},
         )
@@ -119,6 +125,16 @@ def _role(kind: RoleKind, name: str, port: int | None, shared: Mapping[str, str]
         address=f"{HOST}:{port}" if port is not None else "",
         environment=environment,
     )
+
+
+def _name(kind: RoleKind, number: int) -> str:
+    return kind.name if number == 1 else f"{kind.name}-{number}"
+
+
+def _address(ports: list[int]) -> str:
+    """Where a service is, as gRPC takes it: several instances are one target."""
+    listening = ",".join(f"{HOST}:{port}" for port in ports)
+    return listening if len(ports) == 1 else f"ipv4:{listening}"
 
 
 def _origins(ports: range) -> list[str]:

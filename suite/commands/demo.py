@@ -58,7 +58,7 @@ async def _suite(url: str | None, data_folder: Path, console: Console) -> AsyncI
         yield f"http://{gateway.address}"
         return
     with tempfile.TemporaryDirectory(prefix="gesso-demo-") as folder:
-        wanted = Wanted(Path(folder), port=free_port(), workers=1, gateways=1)
+        wanted = Wanted(Path(folder), port=free_port(), workers=1, gateways=1, presences=1)
         with console.status("starting a temporary suite") as status:
             async with running(wanted, os.environ, progress=lambda _what: None) as suite:
                 status.stop()

@@ -110,7 +110,7 @@ def _postgres_programs() -> Finding:
 
 def _settings(data_folder: Path, port: int) -> Finding:
     nowhere = Stores(database_url="postgresql://nowhere", redis_url="redis://nowhere")
-    wanted = Wanted(data_folder, port=port, workers=1, gateways=1)
+    wanted = Wanted(data_folder, port=port, workers=1, gateways=1, presences=1)
     environ = {"GESSO_INTERNAL_TOKENS": "looked-at-and-forgotten", **os.environ}
     try:
         constellation(wanted, nowhere, environ)

@@ -41,7 +41,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 def test_the_internal_token_is_whole_and_stays(tmp_path: Path) -> None:
     (tmp_path / "internal-token.new").touch()
-    wanted = Wanted(tmp_path, port=8080, workers=1, gateways=1)
+    wanted = Wanted(tmp_path, port=8080, workers=1, gateways=1, presences=1)
     stores = Stores(database_url="postgresql://nowhere", redis_url="redis://nowhere")
 
     tokens = {

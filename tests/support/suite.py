@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 import httpx
 import psutil
 
-from suite.constellation import free_port
+from servicekit.settings import WrongSettings
+from suite.constellation import check_port, free_port
 
 GESSO = [sys.executable, "-m", "suite"]
 PATIENCE_SECONDS = 60
@@ -39,10 +41,14 @@ class Up:
         return bool(now["state"] == "running" and now["restarts"] > victim["restarts"])
 
     def is_well(self) -> bool:
-        try:
-            return bool(httpx.get(f"{self.url}/readyz", timeout=5).json()["status"] == "ok")
-        except httpx.HTTPError:
-            return False
+        return is_well(self.url)
+
+
+def is_well(url: str) -> bool:
+    try:
+        return bool(httpx.get(f"{url}/readyz", timeout=5).json()["status"] == "ok")
+    except httpx.HTTPError:
+        return False
 
 
 def gesso(
@@ -59,10 +65,20 @@ def gesso(
     )
 
 
-def start(data: Path) -> Up:
-    port = free_port()
+def start(data: Path, *options: str, gateways: int = 1) -> Up:
+    port = _free_ports(gateways)
     process = subprocess.Popen(
-        [*GESSO, "up", "--port", str(port), "--data-dir", str(data)],
+        [
+            *GESSO,
+            "up",
+            "--port",
+            str(port),
+            "--data-dir",
+            str(data),
+            "--gateways",
+            str(gateways),
+            *options,
+        ],
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -77,6 +93,16 @@ def start(data: Path) -> Up:
     process.stdout.close()
     process.wait()
     raise AssertionError("".join(said))
+
+
+def _free_ports(count: int) -> int:
+    """The first of so many ports in a row that nobody listens on."""
+    while True:
+        first = free_port()
+        with suppress(WrongSettings):
+            for port in range(first, first + count):
+                check_port(port)
+            return first
 
 
 def stop(up: Up) -> list[psutil.Process]:
