@@ -33,6 +33,7 @@ from gateway.routes.suite import SuiteRoutes
 from gateway.routes.tasks import TaskRoutes
 from gateway.settings import Settings
 from gateway.sockets import Socket
+from gateway.watching import watching
 from servicekit import postgres, valkey
 from servicekit.background import background
 from servicekit.objects import Objects
@@ -68,10 +69,12 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
         await stack.enter_async_context(background(accounts.forget_ended_sessions()))
         doorkeeper = Doorkeeper(accounts, settings.origins())
         link = await stack.enter_async_context(linked(services.presence))
+        watchings = await stack.enter_async_context(watching(services.generation, services.tasks))
         realtime = RealtimeRoute(
             doorkeeper,
             services.canvas,
             link,
+            watchings,
             draining,
             recheck_seconds=settings.realtime_recheck_seconds,
         )

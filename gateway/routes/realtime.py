@@ -16,7 +16,10 @@ from gateway.auth import Asker, Doorkeeper
 from gateway.frames import MalformedFrame, presence_from_text
 from gateway.mailbox import Closed
 from gateway.presence import PresenceLink, Session
+from gateway.routes.generations import language_of
+from gateway.routes.states import Mark, States
 from gateway.sockets import SOCKET, Socket
+from gateway.watching import Watchings
 from servicekit.client import Client
 from servicekit.errors import Failure, Invalid, NotFound
 from servicekit.identity import Behalf
@@ -46,6 +49,7 @@ class RealtimeRoute:
         doorkeeper: Doorkeeper,
         canvas: Client,
         link: PresenceLink,
+        watchings: Watchings,
         draining: asyncio.Event,
         *,
         recheck_seconds: float,
@@ -54,6 +58,7 @@ class RealtimeRoute:
         self._canvas = canvas
         self._stub = CanvasServiceStub(canvas.channel)
         self._link = link
+        self._watchings = watchings
         self._draining = draining
         self._recheck_seconds = recheck_seconds
         self._open = 0
@@ -96,16 +101,18 @@ class RealtimeRoute:
             return refused
         account_id = asker.account.account_id
         socket: Socket = websocket.scope["state"][SOCKET]
+        states = States(canvas_id, language_of(websocket), send_at_once=socket.send_at_once)
         async with self._link.session(
-            account_id, canvas_id, revision, pass_on=socket.send_at_once
+            account_id, canvas_id, revision, pass_on=states.pass_on
         ) as session:
-            socket.attach(partial(_hear, session))
-            return await _first_of(
-                self._until_gone(websocket, session),
-                self._write(websocket, session),
-                self._recheck(websocket, canvas_id, session),
-                self._go_away(),
-            )
+            with states.told_to(session, account_id, self._watchings):
+                socket.attach(partial(_hear, session))
+                return await _first_of(
+                    self._until_gone(websocket, session),
+                    self._write(websocket, session, states),
+                    self._recheck(websocket, canvas_id, session),
+                    self._go_away(),
+                )
 
     async def _admitted(
         self, websocket: WebSocket, canvas_id: str
@@ -134,11 +141,13 @@ class RealtimeRoute:
             _hear(session, message.get("text") or "")
         return None
 
-    async def _write(self, websocket: WebSocket, session: Session) -> Closed | None:
+    async def _write(self, websocket: WebSocket, session: Session, states: States) -> Closed | None:
         async for event in session.events():
             if isinstance(event, Closed):
                 return event
-            await websocket.send_text(event.decode())
+            if not isinstance(event, Mark):
+                await websocket.send_text(event.decode())
+            states.sent(event)
         return None
 
     async def _recheck(

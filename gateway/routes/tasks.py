@@ -177,7 +177,7 @@ class TaskRoutes:
         )
         created = await self._tasks.call(self._stub.CreateTask, request, call.behalf)
         headers = {"Idempotent-Replayed": "true"} if created.replayed else {}
-        return Answer(_view_of_task(created.task), 202, headers)
+        return Answer(view_of_task(created.task), 202, headers)
 
     @endpoint("GET", "/api/tasks", tag="tasks", query=TasksQuery, answers={200: Tasks})
     async def tasks(self, call: Call[None, TasksQuery]) -> Answer:
@@ -192,7 +192,7 @@ class TaskRoutes:
         page = await self._tasks.call(self._stub.ListTasks, request, call.behalf)
         return Answer(
             Tasks(
-                tasks=[_view_of_task(task) for task in page.tasks],
+                tasks=[view_of_task(task) for task in page.tasks],
                 next_page_token=page.next_page_token or None,
             )
         )
@@ -217,7 +217,7 @@ class TaskRoutes:
             )
             for entry in found.logs
         ]
-        view = _view_of_task(found.task)
+        view = view_of_task(found.task)
         return Answer(TaskDetail(logs=logs, **msgspec.structs.asdict(view)))
 
     @endpoint(
@@ -313,7 +313,8 @@ def _event(answer: pb.WatchTextEventsResponse) -> bytes:
             return sse.HEARTBEAT
 
 
-def _view_of_task(task: pb.Task) -> TaskView:
+def view_of_task(task: pb.Task) -> TaskView:
+    """A task as lists show it."""
     return TaskView(
         id=task.task_id,
         type=task.type,
