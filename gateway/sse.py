@@ -16,10 +16,15 @@ MOVED = b"retry: 1000\n\n"
 _HEADERS = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
 
 
-def event(name: str, data: bytes, event_id: int | None = None) -> bytes:
+def event(name: str, data: bytes, event_id: int | str | None = None) -> bytes:
     """One event; `data` is JSON on one line."""
     line = b"" if event_id is None else f"id: {event_id}\n".encode()
     return b"%bevent: %b\ndata: %b\n\n" % (line, name.encode(), data)
+
+
+def place(event_id: str) -> bytes:
+    """Where the stream is now, for a reader that comes back; no event."""
+    return f"id: {event_id}\n\n".encode()
 
 
 def response(events: AsyncIterator[bytes]) -> StreamingResponse:

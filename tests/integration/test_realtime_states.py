@@ -2,10 +2,8 @@
 
 import asyncio
 import json
-import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -15,64 +13,14 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Origin
 
 from services.generation import server as generation_server
-from services.tasks import server as tasks_server
 from services.tasks.domain.terms import Terms
-from tests.support.generation import Hand, House, generation_settings, house
-from tests.support.services import (
-    ORIGIN,
-    browser,
-    gateway,
-    gateway_settings,
-    presence_service,
-    presence_settings,
-)
-from tests.support.tasks import tasks_settings, work_store
+from tests.support.everything import Suite, ask, create, customer, order, suite
+from tests.support.generation import House, generation_settings, house
+from tests.support.services import ORIGIN
+from tests.support.tasks import work_store
 
 TERMS = Terms(lease=timedelta(minutes=1), running_per_account=5, attempts=3)
 JOBS = "/api/runtime/external-generation/jobs"
-
-
-@dataclass
-class Suite:
-    """All services, the addresses of two gateways, and somebody who uses the first."""
-
-    home: House
-    gateways: list[str]
-    anna: httpx.AsyncClient
-
-    @property
-    def hand(self) -> Hand:
-        return self.home.hand()
-
-    def other_window(self) -> httpx.AsyncClient:
-        """The same person at the second gateway."""
-        return httpx.AsyncClient(
-            base_url=self.gateways[1], headers={"Origin": ORIGIN}, cookies=self.anna.cookies
-        )
-
-
-@asynccontextmanager
-async def suite(home: House, generation_address: str | None = None) -> AsyncIterator[Suite]:
-    async with AsyncExitStack() as stack:
-        presence = await stack.enter_async_context(presence_service(presence_settings()))
-        tasks = await stack.enter_async_context(
-            tasks_server.serving(tasks_settings(home.database_url, poll_seconds=0.2))
-        )
-        settings = gateway_settings(
-            home.database_url,
-            home.objects_url,
-            {
-                "canvas": home.canvas_address,
-                "generation": generation_address or home.generation_address,
-                "presence": f"127.0.0.1:{presence}",
-                "tasks": f"127.0.0.1:{tasks}",
-            },
-            signup_grant_credits=1000,
-        )
-        gateways = [await stack.enter_async_context(gateway(settings)) for _ in range(2)]
-        anna = await stack.enter_async_context(browser(gateways[0]))
-        await create(anna, "c")
-        yield Suite(home, gateways, anna)
 
 
 @pytest.fixture
@@ -85,33 +33,6 @@ async def home(database: str, objects_url: str) -> AsyncIterator[House]:
 async def all_of_it(home: House) -> AsyncIterator[Suite]:
     async with suite(home) as made:
         yield made
-
-
-async def create(client: httpx.AsyncClient, canvas_id: str) -> None:
-    create = {"type": "create_canvas", "canvas": {"title": "A canvas"}}
-    answer = await client.patch(
-        f"/api/canvas-projects/{canvas_id}/operations",
-        json={"mutationId": secrets.token_hex(8), "baseRevision": 0, "operations": [create]},
-    )
-    assert answer.status_code == 200, answer.text
-
-
-async def order(client: httpx.AsyncClient, canvas_id: str = "c") -> str:
-    """Asks for a picture that is shown nowhere; the job's id."""
-    asked = {"kind": "editor_image_generation", "params": {"prompt": "a lantern"}}
-    answer = await client.post(f"/api/canvas-projects/{canvas_id}/generations", json=asked)
-    assert answer.status_code == 202, answer.text
-    job_id: str = answer.json()["operation"]["operationId"]
-    return job_id
-
-
-async def ask(client: httpx.AsyncClient, canvas_id: str | None = "c") -> str:
-    """Asks for a text; the task's id."""
-    task = {"type": "text", "prompt": "a lantern", "projectId": canvas_id}
-    answer = await client.post("/api/tasks", json=task)
-    assert answer.status_code == 202, answer.text
-    task_id: str = answer.json()["id"]
-    return task_id
 
 
 @asynccontextmanager
@@ -212,7 +133,7 @@ async def test_a_window_hears_of_its_own_canvas_and_account_only(all_of_it: Suit
     """PR19"""
     anna = all_of_it.anna
     await create(anna, "d")
-    async with browser(all_of_it.gateways[0]) as bert, window(anna) as socket:
+    async with customer(all_of_it.home, all_of_it.gateways[0]) as bert, window(anna) as socket:
         await create(bert, "c")
         await welcomed(socket)
         await order(bert)
