@@ -14,13 +14,13 @@ import pytest
 from gesso.generation.v1 import generation_pb2 as pb
 
 from gateway.routes import events as events_module
-from gateway.routes.events import (
-    _JOB,
+from gateway.routes.outbox import (
+    JOB,
     MAX_STATES,
     MAX_TEXT_EVENTS,
+    Outbox,
     Place,
     TextError,
-    _Outbox,
     place_from_header,
 )
 from gateway.watching import News, Watching
@@ -365,6 +365,15 @@ async def test_silence_is_filled_with_comments(
                 break
 
 
+async def test_asking_for_the_head_alone_ends(visitor: httpx.AsyncClient) -> None:
+    """GW13"""
+    head = await visitor.head("/api/events")
+    after = await visitor.get("/api/me")
+
+    assert (head.status_code, after.status_code) == (200, 200)
+    assert head.headers["content-type"].startswith("text/event-stream")
+
+
 async def test_who_signs_out_hears_no_more(visitor: httpx.AsyncClient) -> None:
     """GW16"""
     async with page(visitor) as stream:
@@ -448,15 +457,15 @@ def reading() -> Reading:
 
 
 @pytest.fixture
-def outbox(reading: Reading) -> Iterator[_Outbox]:
-    made = _Outbox(Place())
+def outbox(reading: Reading) -> Iterator[Outbox]:
+    made = Outbox(Place())
     watching: Any = reading
-    with made.followed(watching, "us_a", "job", _JOB, "en"):
+    with made.followed(watching, "us_a", "job", JOB, "en"):
         yield made
 
 
 async def test_a_place_comes_before_the_first_states_and_after_the_later_ones(
-    outbox: _Outbox, reading: Reading
+    outbox: Outbox, reading: Reading
 ) -> None:
     """GW14"""
     reading.change(1)
@@ -475,7 +484,7 @@ async def test_a_place_comes_before_the_first_states_and_after_the_later_ones(
 
 
 async def test_a_slow_reader_gets_the_newest_states_or_begins_anew(
-    outbox: _Outbox, reading: Reading
+    outbox: Outbox, reading: Reading
 ) -> None:
     """GW14"""
     reading.reach("5")
@@ -492,7 +501,7 @@ async def test_a_slow_reader_gets_the_newest_states_or_begins_anew(
     assert reading.begun == ["", "5"]
 
 
-async def test_text_that_is_not_read_stays_where_it_is(outbox: _Outbox, reading: Reading) -> None:
+async def test_text_that_is_not_read_stays_where_it_is(outbox: Outbox, reading: Reading) -> None:
     """GW15"""
     error = TextError("tk_a", "internal")
     for _ in range(MAX_TEXT_EVENTS):

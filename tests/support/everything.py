@@ -1,5 +1,6 @@
 """All services behind two gateways, and somebody who orders pictures and texts."""
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -80,10 +81,12 @@ async def suite(
 async def create(client: httpx.AsyncClient, canvas_id: str) -> None:
     """Makes a canvas."""
     create = {"type": "create_canvas", "canvas": {"title": "A canvas"}}
-    answer = await client.patch(
-        f"/api/canvas-projects/{canvas_id}/operations",
-        json={"mutationId": secrets.token_hex(8), "baseRevision": 0, "operations": [create]},
-    )
+    asked = {"mutationId": secrets.token_hex(8), "baseRevision": 0, "operations": [create]}
+    path = f"/api/canvas-projects/{canvas_id}/operations"
+    async with asyncio.timeout(15):
+        # A service that has just begun may not say yet that it serves.
+        while (answer := await client.patch(path, json=asked)).status_code == 503:
+            await asyncio.sleep(0.1)
     assert answer.status_code == 200, answer.text
 
 
