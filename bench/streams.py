@@ -1,4 +1,4 @@
-"""What a person waits for: the first words of a text, the cursor of the other window."""
+"""What a person waits for: the first words of a text, the edit of the other window."""
 
 import asyncio
 import json
@@ -13,7 +13,6 @@ from bench.suite import Bench
 from bench.timing import Timing, summary
 
 TEXTS = 60
-MOVES = 400
 EDITS = 300
 CANVAS = "bench"
 CREATION = {"type": "create_canvas", "canvas": {"title": "Bench"}}
@@ -43,29 +42,6 @@ async def first_delta(bench: Bench) -> Timing:
         await writer.wait_closed()
     await browser.close()
     return summary(lasts, time.perf_counter() - began_all)
-
-
-async def cursor(bench: Bench) -> Timing:
-    """From sending a cursor in one window until the other window has it."""
-    browser = await bench.browser()
-    await browser.change(CANVAS, CREATION)
-    async with _window(bench, browser) as first, _window(bench, browser) as second:
-        await _frame(first, "welcome")
-        await _frame(second, "welcome")
-        lasts: list[float] = []
-        began_all = time.perf_counter()
-        for number in range(MOVES):
-            began = time.perf_counter()
-            place = {"x": number, "y": number}
-            await first.send(json.dumps({"type": "presence", "cursor": place, "drag": None}))
-            while (await _frame(second, "peer"))["cursor"] != place:
-                pass
-            lasts.append(time.perf_counter() - began)
-            # Below the 40 a second that a window may send.
-            await asyncio.sleep(0.03)
-        timing = summary(lasts, time.perf_counter() - began_all)
-    await browser.close()
-    return timing
 
 
 async def invalidation(bench: Bench) -> Timing:

@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
 from valkey.asyncio import Valkey
 
 from gateway import clients, openapi
@@ -80,6 +81,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             draining,
             recheck_seconds=settings.realtime_recheck_seconds,
         )
+        await stack.enter_async_context(background(*realtime.upkeep()))
         app = _app(
             settings,
             accounts=accounts,
@@ -110,7 +112,7 @@ def _app(
     checks: dict[str, Check],
     metrics: HttpMetrics,
     draining: asyncio.Event,
-) -> Starlette:
+) -> ASGIApp:
     tries = TryLimits(settings.valkey.redis_url, settings.tries_per_minute)
     texts = Texts(services.tasks, draining)
     served = [
@@ -132,7 +134,13 @@ def _app(
     pages = Pages(openapi.document(served, version=version("gesso")))
     served += endpoints_of(SuiteRoutes(pages, checks, needed=NEEDED))
     dispatcher = Dispatcher(doorkeeper, metrics, secure=settings.secure())
-    return Starlette(routes=[realtime.route(), *dispatcher.routes(served)])
+    others = Starlette(routes=dispatcher.routes(served))
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        # Windows stay for hours: each would hold a call of every layer of Starlette.
+        await (realtime if scope["type"] == "websocket" else others)(scope, receive, send)
+
+    return app
 
 
 def _checks(
@@ -161,7 +169,7 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def _listening(
-    app: Starlette, settings: Settings, draining: asyncio.Event, realtime: RealtimeRoute
+    app: ASGIApp, settings: Settings, draining: asyncio.Event, realtime: RealtimeRoute
 ) -> AsyncIterator[int]:
     host, port = host_and_port(settings.listen)
     try:
@@ -176,6 +184,8 @@ async def _listening(
         # Each window would hold a compressor; what it hears is short and made once for all.
         ws_per_message_deflate=False,
         ws_max_size=64 * 1024,
+        ws_ping_interval=settings.realtime_ping_seconds,
+        ws_ping_timeout=settings.realtime_ping_seconds,
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -1,7 +1,9 @@
 """The frames that a window may send over the realtime channel."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from servicekit.errors import Invalid
 from servicekit.strictjson import NotJson, dumps, loads
@@ -31,6 +33,34 @@ class PresenceFrame:
     drag: bytes
 
 
+_Number = (
+    Annotated[int, msgspec.Meta(ge=-int(MAX_COORDINATE), le=int(MAX_COORDINATE))]
+    | Annotated[float, msgspec.Meta(ge=-MAX_COORDINATE, le=MAX_COORDINATE)]
+)
+
+
+class _Point(msgspec.Struct):
+    x: _Number
+    y: _Number
+
+
+class _Box(msgspec.Struct):
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_LENGTH)]
+    x: _Number
+    y: _Number
+    width: _Number
+    height: _Number
+
+
+class _Frame(msgspec.Struct, tag_field="type", tag="presence"):
+    cursor: _Point | None
+    drag: Annotated[list[_Box], msgspec.Meta(max_length=MAX_DRAGGED)] | None
+
+
+_DECODER = msgspec.json.Decoder(_Frame)
+_ENCODER = msgspec.json.Encoder()
+
+
 def presence_from_text(text: str) -> PresenceFrame:
     """The presence that a text frame tells.
 
@@ -40,6 +70,25 @@ def presence_from_text(text: str) -> PresenceFrame:
     # A character has one byte at least: most of what is too long is not encoded to see it.
     if len(text) > MAX_FRAME_BYTES or len(text.encode(errors="replace")) > MAX_FRAME_BYTES:
         raise MalformedFrame(f"A frame has at most {MAX_FRAME_BYTES} bytes.")
+    return _plain(text) or _presence(text)
+
+
+def _plain(text: str) -> PresenceFrame | None:
+    """The presence that a frame tells as pages write it: in a tenth of the time.
+
+    What we would write just so has no key twice and no member that we do not know; without an
+    escape it has no character either that we refuse.
+    """
+    try:
+        frame = _DECODER.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    if "\\" in text or _ENCODER.encode(frame) != text.encode():
+        return None
+    return PresenceFrame(_ENCODER.encode(frame.cursor), _ENCODER.encode(frame.drag))
+
+
+def _presence(text: str) -> PresenceFrame:
     try:
         frame = loads(text)
     except NotJson as error:

@@ -1,7 +1,6 @@
 """What waits for one window's socket to take it: little, however slow the window is."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,13 +31,13 @@ class Mailbox:
     ) -> None:
         self._fall_behind = fall_behind
         self._pass_on = pass_on
-        self._is_awaited = False
-        self._frames: deque[bytes] = deque()
+        # Most of the many are empty: a list and a future that comes and goes hold little.
+        self._frames: list[bytes] = []
+        self._awaited: asyncio.Future[None] | None = None
         self._size_bytes = 0
         self._complete = False
         self._dropped = False
         self._closed: Closed | None = None
-        self._changed = asyncio.Event()
 
     def put_anew(self, frame: bytes) -> None:
         """Adds a frame that tells everything; those before it are not needed any more."""
@@ -63,7 +62,7 @@ class Mailbox:
         """Ends it once the frames are taken. The first end counts."""
         self._closed = self._closed or closed
         self._complete = False
-        self._changed.set()
+        self._wake()
 
     async def take(self) -> bytes | Closed:
         """The next frame when there is one, or the end."""
@@ -73,22 +72,25 @@ class Mailbox:
             if self._dropped:
                 self._dropped = False
                 self._fall_behind()
-            self._changed.clear()
-            self._is_awaited = True
+            self._awaited = asyncio.get_running_loop().create_future()
             try:
-                await self._changed.wait()
+                await self._awaited
             finally:
-                self._is_awaited = False
-        frame = self._frames.popleft()
+                self._awaited = None
+        frame = self._frames.pop(0)
         self._size_bytes -= len(frame)
         return frame
 
     def _append(self, frame: bytes) -> None:
-        if self._is_awaited and not self._changed.is_set() and self._pass_on(frame):
+        if self._awaited is not None and not self._awaited.done() and self._pass_on(frame):
             return
         self._frames.append(frame)
         self._size_bytes += len(frame)
-        self._changed.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_result(None)
 
     def _clear(self) -> None:
         self._frames.clear()

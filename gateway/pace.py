@@ -1,4 +1,6 @@
-"""How often a window may send its presence."""
+"""How often a window may send its presence, and how often rooms tell of it."""
+
+from math import exp
 
 RATE_PER_SECOND = 40.0
 BURST = 80.0
@@ -59,3 +61,38 @@ class AbuseWatch:
         if self._over_since is None:
             self._over_since = now
         return now - self._over_since >= ABUSE_SECONDS
+
+
+# Rooms tell what changes at once below so many frames a second, all rooms together; over it they
+# gather for a tick, which is longest from so many on.
+AT_ONCE_PER_SECOND = 3_000.0
+MUCH_PER_SECOND = 48_000.0
+SHORTEST_TICK_SECONDS = 0.004
+LONGEST_TICK_SECONDS = 0.016
+_MEMORY_SECONDS = 0.25
+
+
+class Ticks:
+    """How long changes are gathered before they are told, by how much there is to tell (PR7)."""
+
+    def __init__(self, now: float) -> None:
+        self._told = 0.0
+        self._at = now
+
+    def count(self, frames: int, now: float) -> None:
+        """Counts a change that so many windows hear of."""
+        self._fade(now)
+        self._told += frames
+
+    def seconds(self, now: float) -> float:
+        """The tick that fits the changes of the last quarter of a second."""
+        self._fade(now)
+        per_second = self._told / _MEMORY_SECONDS
+        if per_second < AT_ONCE_PER_SECOND:
+            return 0.0
+        share = min(1.0, per_second / MUCH_PER_SECOND)
+        return max(SHORTEST_TICK_SECONDS, share * LONGEST_TICK_SECONDS)
+
+    def _fade(self, now: float) -> None:
+        self._told *= exp((self._at - now) / _MEMORY_SECONDS)
+        self._at = now

@@ -1,17 +1,21 @@
-"""The gateway's end of presence: one stream for the sockets of all windows."""
+"""The gateway's end of presence: its windows, and one stream by which the service knows of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
+from weakref import WeakSet
 
 import grpc
 from gesso.presence.v1 import presence_pb2
 from gesso.presence.v1.presence_pb2_grpc import PresenceServiceStub
 
 from gateway.mailbox import Closed, Mailbox
-from gateway.pace import BURST, RATE_PER_SECOND, AbuseWatch, TokenBucket
+from gateway.pace import BURST, RATE_PER_SECOND, AbuseWatch, Ticks, TokenBucket
+from gateway.rooms.frames import heartbeat
+from gateway.rooms.peers import NOWHERE, Peer, Presence
+from gateway.rooms.room import Place, Room
 from servicekit.background import background
 from servicekit.client import Client
 from servicekit.errors import Failure
@@ -19,45 +23,47 @@ from servicekit.identity import Behalf
 from servicekit.ids import new_id
 from servicekit.pauses import growing
 from servicekit.telemetry import logger
+from servicekit.times import rfc3339
 
 CLOSE_LIMIT = 4429
+CLOSE_LATER = 1013
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 2.0
 TICK_SECONDS = 0.008
 MAX_SESSIONS = 500
-
-Presence = tuple[bytes, bytes]
-NOWHERE: Presence = (b"null", b"null")
+# A window that has no number by then is sent away.
+WELCOME_SECONDS = 10.0
+# Whom a lost stream told of counts as gone if nothing is heard of them for so long.
+FORGET_SECONDS = 5.0
 
 
 class Session:
     """A window's socket, from `PresenceLink.session`.
 
-    `revision` is the canvas's that the next welcome tells at least; who reads a newer one may
-    set it.
+    `revision` is the canvas's that was read last, which the next welcome tells at least.
     """
 
     def __init__(
         self,
-        account_id: str,
-        canvas_id: str,
+        room: Room,
         revision: int,
         say: Callable[["Session"], None],
         pass_on: Callable[[bytes], bool],
     ) -> None:
-        self.account_id = account_id
-        self.canvas_id = canvas_id
+        self.session_id = new_id("ws")
+        self.room = room
         self.revision = revision
+        self.number = 0
         self.presence = NOWHERE
-        self.behind = False
         self.ended = False
         self._say = say
-        self._mailbox = Mailbox(self._fall_behind, pass_on)
+        self._mailbox = Mailbox(lambda: room.welcome(self.session_id), pass_on)
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self._bucket = TokenBucket(per_second=RATE_PER_SECOND, burst=BURST, now=now)
         self._watch = AbuseWatch(now)
         self._moving: asyncio.TimerHandle | None = None
+        self._waiting = self._loop.call_later(WELCOME_SECONDS, self._give_up)
 
     def move(self, cursor: bytes, drag: bytes) -> None:
         """Shows the others where the window's cursor is and what it drags, both as JSON.
@@ -88,40 +94,60 @@ class Session:
                 return
 
     def hear(self, frame: bytes, *, replaces: bool) -> None:
-        """Takes a frame from the service."""
+        """Takes a frame."""
         if replaces:
             self._mailbox.put_anew(frame)
         else:
             self._mailbox.put(frame)
 
+    def catch_up(self, revision: int) -> None:
+        """Takes a revision that was read; the room hears of it if it is news."""
+        self.revision = revision
+        if self.number:
+            self.room.catch_up(revision)
+
+    def admit(self, number: int) -> None:
+        """Takes the number that the service gave it; it is welcomed if that is another one."""
+        self._waiting.cancel()
+        if number != self.number:
+            self.number = number
+            self.room.admit(self.session_id, number, self.presence)
+
     def end(self, closed: Closed) -> None:
         """Ends it here and at the service."""
+        if self.ended:
+            return
         self.ended = True
+        self._waiting.cancel()
         if self._moving is not None:
             self._moving.cancel()
+        self.room.leave(self.session_id)
         self._mailbox.close(closed)
         self._say(self)
 
     def _move(self) -> None:
         now = self._loop.time()
-        if self._bucket.take(now):
-            self._moving = None
-            self._say(self)
-        else:
+        if not self._bucket.take(now):
             self._moving = self._loop.call_later(self._bucket.wait(now), self._move)
+            return
+        self._moving = None
+        self.room.move(self.session_id, self.presence)
+        if self.room.shared:
+            self._say(self)
 
-    def _fall_behind(self) -> None:
-        self.behind = True
-        self._say(self)
+    def _give_up(self) -> None:
+        self.end(Closed(CLOSE_LATER, "Presence does not answer; connect again."))
 
 
 class PresenceLink:
-    """The sessions of this gateway, and the stream by which presence knows of them."""
+    """The windows of this gateway, and the stream by which the service knows of them."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._sessions: dict[Session, None] = {}
-        self._stream = _Stream(())
+    def __init__(self) -> None:
+        self._rooms: dict[Place, Room] = {}
+        self._sessions: dict[str, Session] = {}
+        self._ticks = Ticks(asyncio.get_running_loop().time())
+        self._term = 0
+        self._stream = self.renewed()
 
     @asynccontextmanager
     async def session(
@@ -136,29 +162,51 @@ class PresenceLink:
 
         Frames that `pass_on` takes are not among the session's events.
         """
-        session = Session(account_id, canvas_id, revision, self._say, pass_on)
-        self._sessions[session] = None
+        place = Place(account_id, canvas_id)
+        room = self._rooms.get(place)
+        if room is None:
+            room = self._rooms[place] = Room(place, self._ticks)
+        session = Session(room, revision, self._say, pass_on)
+        self._sessions[session.session_id] = session
+        room.enter(session.session_id, session)
         self._say(session)
         try:
             yield session
         finally:
-            del self._sessions[session]
             session.end(Closed(1000, "The window left."))
+            del self._sessions[session.session_id]
 
-    async def keep(self) -> None:
+    def renewed(self) -> "Stream":
+        """A stream in place of the one before: it has the service told everything anew."""
+        self._term += 1
+        self._stream = Stream(self._sessions, self._rooms, self._term)
+        return self._stream
+
+    def doubted(self) -> Callable[[], None]:
+        """What takes those that are known now at other gateways for gone.
+
+        Except for those of whom something is heard until it is called.
+        """
+        known = [(room, room.elsewhere()) for room in self._rooms.values()]
+
+        def forget() -> None:
+            for room, peers in known:
+                room.forget(peers)
+
+        return forget
+
+    async def keep(self, client: Client) -> None:
         """Holds the stream, for ever: a lost one is made anew, and everybody joins again."""
         log = logger("gateway.presence")
         loop = asyncio.get_running_loop()
-        stub = PresenceServiceStub(self._client.channel)
+        stub = PresenceServiceStub(client.channel)
         pauses = growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         fresh = True
         while True:
             began = loop.time()
-            self._stream = stream = _Stream(self._sessions)
+            stream = self.renewed()
             try:
-                async with self._client.exchange(
-                    stub.Connect, stream.requests(), Behalf()
-                ) as responses:
+                async with client.exchange(stub.Connect, stream.requests(), Behalf()) as responses:
                     async for response in responses:
                         stream.receive(response)
                 why = "it was ended"
@@ -166,6 +214,7 @@ class PresenceLink:
                 why = str(error)
             finally:
                 stream.end()
+            loop.call_later(FORGET_SECONDS, self.doubted())
             if loop.time() - began > LONGEST_PAUSE_SECONDS:
                 pauses = growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
                 fresh = True
@@ -175,32 +224,37 @@ class PresenceLink:
             await asyncio.sleep(next(pauses))
 
     def _say(self, session: Session) -> None:
+        room = session.room
+        if not room and self._rooms.get(room.place) is room:
+            del self._rooms[room.place]
         self._stream.say(session)
 
 
 @asynccontextmanager
 async def linked(client: Client) -> AsyncIterator[PresenceLink]:
     """A link to the presence service, kept inside the block."""
-    link = PresenceLink(client)
-    async with background(link.keep()):
+    link = PresenceLink()
+    async with background(link.keep(client)):
         yield link
 
 
-@dataclass
-class _Seat:
-    """What the service has been told of a session over one stream."""
+class Stream:
+    """One call to the service: tells it of sessions what it does not know yet.
 
-    session_id: str
-    presence: Presence = NOWHERE
+    `term` is greater than that of every stream before.
+    """
 
-
-class _Stream:
-    """One call to the service: tells it of sessions what it does not know yet."""
-
-    def __init__(self, sessions: Iterable[Session]) -> None:
-        self._seats: dict[Session, _Seat] = {}
-        self._sessions: dict[str, Session] = {}
-        self._waiting = dict.fromkeys(sessions)
+    def __init__(
+        self, sessions: Mapping[str, Session], rooms: Mapping[Place, Room], term: int
+    ) -> None:
+        self._term = term
+        self._sessions = sessions
+        self._rooms = rooms
+        # The presence that the service has been told of those that have joined.
+        self._told: dict[Session, Presence] = {}
+        # Those of which it has told everything over this stream.
+        self._known: WeakSet[Room] = WeakSet()
+        self._waiting = dict.fromkeys(sessions.values())
         self._news = asyncio.Event()
         self._news.set()
         self._ended = False
@@ -228,65 +282,70 @@ class _Stream:
                 await asyncio.sleep(due - loop.time())
             self._news.clear()
             while self._waiting and not self._ended:
-                yield presence_pb2.ConnectRequest(batch=self._batch())
+                yield self.request()
             due = loop.time() + TICK_SECONDS
 
     def receive(self, response: presence_pb2.ConnectResponse) -> None:
         """Does what the service says."""
-        match response.WhichOneof("event"):
-            case "deliver":
-                deliver, frame = response.deliver, response.deliver.frame
-                cut = {
-                    each.session_id: frame[: each.start] + frame[each.end :]
-                    for each in deliver.omissions
-                }
-                for session_id in deliver.session_ids:
-                    session = self._sessions.get(session_id)
-                    if session is not None:
-                        session.hear(cut.get(session_id, frame), replaces=deliver.replaces)
-            case "close":
-                session = self._sessions.get(response.close.session_id)
-                if session is not None:
-                    session.end(Closed(response.close.code, response.close.reason))
+        for close in response.closes:
+            session = self._sessions.get(close.session_id)
+            if session is not None:
+                session.end(Closed(close.code, close.reason))
+        for update in response.rooms:
+            room = self._rooms.get(Place(update.account_id, update.canvas_id))
+            # One that was left and entered again may hear of its past.
+            if room is not None and (update.anew or room in self._known):
+                self._known.add(room)
+                self._update(room, update)
+        if response.heartbeat:
+            frame = heartbeat(rfc3339(datetime.now(UTC)))
+            for room in self._rooms.values():
+                room.pass_on(frame)
 
-    def _batch(self) -> presence_pb2.Batch:
-        """What there is to tell of the next sessions, so many that the message stays small."""
-        sessions = list(islice(self._waiting, MAX_SESSIONS))
-        for session in sessions:
-            del self._waiting[session]
-        return presence_pb2.Batch(
-            requests=[request for session in sessions for request in self._news_of(session)]
+    def _update(self, room: Room, update: presence_pb2.RoomUpdate) -> None:
+        peers = (
+            Peer(peer.session_id, peer.number, (peer.cursor, peer.drag)) for peer in update.peers
         )
+        room.hear_of(peers, update.left_session_ids)
+        if update.anew:
+            room.catch_up(update.revision)
+        else:
+            room.revise(update.revision)
+        for admission in update.admissions:
+            session = self._sessions.get(admission.session_id)
+            if session is not None and not session.ended:
+                session.admit(admission.number)
+        if room.shared != update.shared:
+            room.shared = update.shared
+            for session_id in room.window_ids():
+                self.say(self._sessions[session_id])
+        for frame in update.frames:
+            room.pass_on(frame)
 
-    def _news_of(self, session: Session) -> Iterator[presence_pb2.ConnectRequest]:
-        seat = self._seats.get(session)
-        behind, session.behind = session.behind, False
-        if session.ended:
-            if seat is not None:
-                del self._seats[session], self._sessions[seat.session_id]
-                yield presence_pb2.ConnectRequest(
-                    leave=presence_pb2.Leave(session_id=seat.session_id)
-                )
-            return
-        if seat is None:
-            # A fresh id for each stream: the service may not have noticed yet that one broke.
-            seat = self._seats[session] = _Seat(new_id("ws"))
-            self._sessions[seat.session_id] = session
-            yield presence_pb2.ConnectRequest(
-                join=presence_pb2.Join(
-                    session_id=seat.session_id,
-                    account_id=session.account_id,
-                    canvas_id=session.canvas_id,
+    def request(self) -> presence_pb2.ConnectRequest:
+        """What there is to tell of the next sessions, so many that the message stays small."""
+        request = presence_pb2.ConnectRequest()
+        for session in list(islice(self._waiting, MAX_SESSIONS)):
+            del self._waiting[session]
+            if session.ended:
+                if self._told.pop(session, None) is not None:
+                    request.left_session_ids.append(session.session_id)
+                continue
+            if session not in self._told:
+                self._told[session] = NOWHERE
+                place = session.room.place
+                request.joins.add(
+                    session_id=session.session_id,
+                    account_id=place.account_id,
+                    canvas_id=place.canvas_id,
                     revision=session.revision,
+                    number=session.number,
+                    term=self._term,
                 )
-            )
-        elif behind:
-            yield presence_pb2.ConnectRequest(
-                resync=presence_pb2.Resync(session_id=seat.session_id)
-            )
-        if session.presence != seat.presence:
-            seat.presence = session.presence
-            cursor, drag = session.presence
-            yield presence_pb2.ConnectRequest(
-                move=presence_pb2.Move(session_id=seat.session_id, cursor=cursor, drag=drag)
-            )
+            # Where nobody else is, nobody has to know.
+            presence = session.presence if session.room.shared else NOWHERE
+            if presence != self._told[session]:
+                self._told[session] = presence
+                cursor, drag = presence
+                request.moves.add(session_id=session.session_id, cursor=cursor, drag=drag)
+        return request

@@ -66,6 +66,16 @@ class Settings(ServerSettings, frozen=True, kw_only=True):
             le=3600,
         ),
     ] = 60
+    realtime_ping_seconds: Annotated[
+        float,
+        setting(
+            "How often an open window is asked whether it is there; without an answer for as "
+            "long it is gone.",
+            example="15",
+            gt=0,
+            le=3600,
+        ),
+    ] = 15
 
     def origins(self) -> frozenset[str]:
         """The allowed origins."""

@@ -1,8 +1,12 @@
 """WebSockets as uvicorn speaks them, with a shorter way for what is said often."""
 
+import asyncio
 from collections.abc import Callable
+from typing import cast
 
+from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 from websockets.http11 import Request
 
 # Under which the state of an ASGI scope has the socket that it is about.
@@ -12,6 +16,13 @@ _FIN_TEXT = 0x81
 _INVALID_UTF8 = 1007
 
 
+class _Nobody:
+    """Takes events of which the application was told already."""
+
+    def put_nowait(self, _event: ASGIReceiveEvent) -> None:
+        """Does nothing."""
+
+
 class Socket(WebSocketsSansIOProtocol):
     """A WebSocket that can be read and written without an ASGI event, a queue and a task's turn.
 
@@ -19,10 +30,28 @@ class Socket(WebSocketsSansIOProtocol):
     """
 
     _hear: Callable[[str], None] | None = None
+    _leave: Callable[[], None] | None = None
+    _late: asyncio.TimerHandle | None = None
 
-    def attach(self, hear: Callable[[str], None]) -> None:
-        """Has `hear` called with every message from now on; one that is no text is empty."""
-        self._hear = hear
+    def attach(self, hear: Callable[[str], None], leave: Callable[[], None]) -> None:
+        """Has `hear` called with every message and `leave` at the end, what has come too.
+
+        A message that is no text is empty.
+        """
+        self._hear, self._leave = hear, leave
+        while not self.queue.empty():
+            event = self.queue.get_nowait()
+            if event["type"] == "websocket.receive":
+                hear(event.get("text") or "")
+            else:
+                leave()
+        if self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+        # Nobody needs them any more, and they are a third of what a quiet window holds.
+        self.queue = cast("asyncio.Queue[ASGIReceiveEvent]", _Nobody())
+        self.request.headers.clear()
+        del self.request, self.response
 
     def send_at_once(self, text: bytes) -> bool:
         """Sends a text message if the other end takes it now; whether it did."""
@@ -37,6 +66,32 @@ class Socket(WebSocketsSansIOProtocol):
             head = bytes((_FIN_TEXT, 127)) + size.to_bytes(8)
         self.transport.write(head + text)
         return True
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Sends once the other end takes it; a close only as long as a ping is waited for."""
+        if message["type"] == "websocket.close":
+            self._abort_soon()
+        await super().send(message)
+
+    def keepalive_timeout(self) -> None:
+        """Nobody has answered: what waits to be sent is not waited for."""
+        super().keepalive_timeout()
+        self.transport.abort()
+
+    def handle_close(self, event: Frame) -> None:
+        """The other end leaves, whether or not it reads what waits to be sent."""
+        super().handle_close(event)
+        self._abort_soon()
+        if self._leave is not None:
+            self._leave()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end."""
+        if self._late is not None:
+            self._late.cancel()
+        super().connection_lost(exc)
+        if self._leave is not None:
+            self._leave()
 
     def handle_connect(self, event: Request) -> None:
         """The handshake: the application is told of this socket."""
@@ -62,3 +117,7 @@ class Socket(WebSocketsSansIOProtocol):
             self.handle_parser_exception()
             return
         self._hear(text)
+
+    def _abort_soon(self) -> None:
+        if self._late is None and self.ping_timeout is not None:
+            self._late = self.loop.call_later(self.ping_timeout, self.transport.abort)

@@ -1,8 +1,8 @@
 """What changes of jobs and tasks: one stream to each service, for all who watch an account here."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any, Generic, TypeVar
@@ -49,12 +49,14 @@ class Reader(Generic[Item]):
     been told. Both must not block.
     """
 
+    __slots__ = ("_reach", "_watching", "account_id", "is_caught_up", "number", "since", "tell")
+
     def __init__(
         self,
+        watching: "Watching[Item]",
         account_id: str,
         tell: Callable[[News[Item]], None],
         reach: Callable[[str], None],
-        say: Callable[["Reader[Item]", int], None],
     ) -> None:
         self.account_id = account_id
         self.number = 0
@@ -62,19 +64,23 @@ class Reader(Generic[Item]):
         self.is_caught_up = False
         self.tell = tell
         self._reach = reach
-        self._say = say
+        self._watching = watching
 
     def begin(self, since: str) -> None:
         """Is told what is not over, and what ended since a cursor, and from then on all news."""
         self.since = since
         self.is_caught_up = False
-        self._say(self, self.number)
+        self._watching.begin(self)
 
     def reach(self, cursor: str) -> None:
         """Everything up to a cursor has been told."""
         self.is_caught_up = True
         self.since = cursor
         self._reach(cursor)
+
+    def close(self) -> None:
+        """Is told nothing any more."""
+        self._watching.forget(self)
 
 
 @dataclass(frozen=True)
@@ -115,26 +121,33 @@ class Watching(Generic[Item]):
         self._accounts: dict[str, dict[Reader[Item], None]] = {}
         self._wishes = _Wishes()
 
-    @contextmanager
     def reader(
         self,
         account_id: str,
         *,
         tell: Callable[[News[Item]], None],
         reach: Callable[[str], None],
-    ) -> Iterator[Reader[Item]]:
-        """A reader that is told nothing before it begins, until the block is left."""
-        reader = Reader(account_id, tell, reach, self._begin)
+    ) -> Reader[Item]:
+        """A reader that is told nothing before it begins, and has to be closed."""
+        reader = Reader(self, account_id, tell, reach)
         self._accounts.setdefault(account_id, {})[reader] = None
-        try:
-            yield reader
-        finally:
-            self._readers.pop(reader.number, None)
-            readers = self._accounts[account_id]
-            del readers[reader]
-            if not readers:
-                del self._accounts[account_id]
-                self._wishes.go(account_id)
+        return reader
+
+    def begin(self, reader: Reader[Item]) -> None:
+        """Has a reader told from its cursor on, as soon as the service answers."""
+        # A number of its own each time: what was told to the one before is not for this one.
+        self._readers.pop(reader.number, None)
+        reader.number = next(self._numbers)
+        self._readers[reader.number] = reader
+        self._wishes.come(reader.number)
+
+    def forget(self, reader: Reader[Item]) -> None:
+        """Has a reader told nothing any more."""
+        self._readers.pop(reader.number, None)
+        readers = self._accounts.get(reader.account_id, {})
+        readers.pop(reader, None)
+        if not readers and self._accounts.pop(reader.account_id, None) is not None:
+            self._wishes.go(reader.account_id)
 
     async def keep(self) -> None:
         """Holds the stream, for ever: after a lost one every reader goes on from its cursor."""
@@ -165,13 +178,6 @@ class Watching(Generic[Item]):
                 log.warning("changes are not told", service=self._speech.service, why=why)
                 fresh = False
             await asyncio.sleep(next(pauses))
-
-    def _begin(self, reader: Reader[Item], number: int) -> None:
-        # A number of its own each time: what was told to the one before is not for this one.
-        self._readers.pop(number, None)
-        reader.number = next(self._numbers)
-        self._readers[reader.number] = reader
-        self._wishes.come(reader.number)
 
     async def _requests(self, wishes: "_Wishes") -> AsyncIterator[Any]:
         while True:

@@ -1,7 +1,8 @@
 """Valkey (or Redis): a connection that comes back by itself."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated
 
 from valkey.asyncio import Valkey
@@ -38,7 +39,23 @@ async def connected(url: str) -> AsyncIterator[Valkey]:
 
 async def check(client: Valkey) -> None:
     """Raises `Unavailable` if Valkey does not answer."""
-    try:
+    with translated():
         await client.ping()
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turns failures of Valkey inside the block of a task into `Unavailable`."""
+    try:
+        yield
     except (ValkeyError, OSError) as error:
+        _end_if_cancelled()
         raise Unavailable("Valkey does not answer; try again.") from error
+    _end_if_cancelled()
+
+
+def _end_if_cancelled() -> None:
+    """Raises what the library may have swallowed: cancelled as its own timeout ends, it goes on."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,7 +118,9 @@ class Outbox:
     ) -> Iterator[None]:
         """Has the states of an account among what waits, inside the block."""
         followed = _Followed(self._place, name, kind, language, self._news.set)
-        with watching.reader(account_id, tell=followed.tell, reach=followed.reach) as reader:
+        with closing(
+            watching.reader(account_id, tell=followed.tell, reach=followed.reach)
+        ) as reader:
             followed.begin(reader)
             self._followed.append(followed)
             yield

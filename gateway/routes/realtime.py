@@ -1,16 +1,17 @@
 """The realtime channel: one WebSocket a window."""
 
 import asyncio
-import random
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import grpc
 from gesso.canvas.v1 import canvas_pb2
 from gesso.canvas.v1.canvas_pb2_grpc import CanvasServiceStub
-from starlette.routing import WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.routing import compile_path
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketClose, WebSocketDisconnect
 
 from gateway.auth import Asker, Doorkeeper
 from gateway.frames import MalformedFrame, presence_from_text
@@ -26,9 +27,13 @@ from servicekit.identity import Behalf
 from servicekit.telemetry import logger
 
 PATH = "/api/canvas-projects/{canvas_id}/realtime"
+_PATH = compile_path(PATH)[0]
 SUBPROTOCOL = "gesso.v1"
 # Windows that are sent away come back to the other gateways one after another.
 SPREAD_SECONDS = 3.0
+# Of windows that all come at once, and of those that are looked at again: they hold up nothing.
+ADMISSIONS_AT_ONCE = 16
+RECHECKS_AT_ONCE = 4
 # A control frame has 125 bytes, two of which are the code (RFC 6455, 5.5).
 MAX_REASON_BYTES = 123
 
@@ -37,8 +42,20 @@ FOREIGN_PAGE = Closed(4403, "A page of this origin may not connect.")
 NO_CANVAS = Closed(4404, "There is no such canvas.")
 GOING_AWAY = Closed(1001, "The server goes away; connect again.")
 NOT_NOW = Closed(1013, "The server cannot tell now; connect again.")
+# Told to nobody: there is no socket any more.
+LEFT = Closed(1005, "The window left.")
 
 _log = logger("gateway.realtime")
+
+
+@dataclass(eq=False)
+class _Window:
+    """A window that was let in, and when it is looked again whether it may be there."""
+
+    websocket: WebSocket
+    canvas_id: str
+    session: Session
+    recheck_at: float
 
 
 class RealtimeRoute:
@@ -61,13 +78,25 @@ class RealtimeRoute:
         self._watchings = watchings
         self._draining = draining
         self._recheck_seconds = recheck_seconds
+        # Those that are to be looked at first come first.
+        self._windows: dict[_Window, None] = {}
+        self._admitting = asyncio.Semaphore(ADMISSIONS_AT_ONCE)
         self._open = 0
         self._none_open = asyncio.Event()
         self._none_open.set()
 
-    def route(self) -> WebSocketRoute:
-        """Where it is."""
-        return WebSocketRoute(PATH, self._window)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves a window; the handshake of one that is nowhere is refused."""
+        found = _PATH.match(scope["path"])
+        if found is None:
+            await WebSocketClose()(scope, receive, send)
+            return
+        scope["path_params"] = found.groupdict()
+        await self._window(WebSocket(scope, receive, send))
+
+    def upkeep(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """What has to run as long as there are windows."""
+        return (self._send_away(), *(self._recheck() for _ in range(RECHECKS_AT_ONCE)))
 
     async def drained(self) -> None:
         """Waits until no window is open any more."""
@@ -96,7 +125,8 @@ class RealtimeRoute:
         canvas_id = websocket.path_params["canvas_id"]
         if self._draining.is_set():
             return GOING_AWAY
-        refused, asker, revision = await self._admitted(websocket, canvas_id)
+        async with self._admitting:
+            refused, asker, revision = await self._admitted(websocket, canvas_id)
         if refused is not None or asker is None:
             return refused
         account_id = asker.account.account_id
@@ -105,14 +135,20 @@ class RealtimeRoute:
         async with self._link.session(
             account_id, canvas_id, revision, pass_on=states.pass_on
         ) as session:
-            with states.told_to(session, account_id, self._watchings):
-                socket.attach(partial(_hear, session))
-                return await _first_of(
-                    self._until_gone(websocket, session),
-                    self._write(websocket, session, states),
-                    self._recheck(websocket, canvas_id, session),
-                    self._go_away(),
+            states.begin(session, account_id, self._watchings)
+            window = _Window(websocket, canvas_id, session, self._next_recheck())
+            self._windows[window] = None
+            try:
+                socket.attach(partial(_hear, session), partial(session.end, LEFT))
+                # Who was on the way in when the others were sent away.
+                return (
+                    GOING_AWAY
+                    if self._draining.is_set()
+                    else await _told(websocket, session, states)
                 )
+            finally:
+                del self._windows[window]
+                states.end()
 
     async def _admitted(
         self, websocket: WebSocket, canvas_id: str
@@ -135,38 +171,46 @@ class RealtimeRoute:
             return NOT_NOW, None, 0
         return None, asker, status.revision
 
-    async def _until_gone(self, websocket: WebSocket, session: Session) -> Closed | None:
-        # What comes here beside the end was said before the window was admitted.
-        while (message := await websocket.receive())["type"] != "websocket.disconnect":
-            _hear(session, message.get("text") or "")
-        return None
-
-    async def _write(self, websocket: WebSocket, session: Session, states: States) -> Closed | None:
-        async for event in session.events():
-            if isinstance(event, Closed):
-                return event
-            if not isinstance(event, Mark):
-                await websocket.send_text(event.decode())
-            states.sent(event)
-        return None
-
-    async def _recheck(
-        self, websocket: WebSocket, canvas_id: str, session: Session
-    ) -> Closed | None:
-        """Looks now and then whether the window may still be here."""
+    async def _recheck(self) -> None:
+        """Looks now and then whether windows may still be there, for ever."""
         while True:
-            await asyncio.sleep(self._recheck_seconds)
-            refused, _, revision = await self._admitted(websocket, canvas_id)
-            if refused is NOT_NOW:
+            window = next(iter(self._windows), None)
+            due = self._next_recheck() if window is None else window.recheck_at
+            pause = due - asyncio.get_running_loop().time()
+            if window is None or pause > 0:
+                await asyncio.sleep(pause)
                 continue
-            if refused is not None:
-                return refused
-            session.revision = revision
+            del self._windows[window]
+            self._windows[window] = None
+            window.recheck_at = self._next_recheck()
+            refused, _, revision = await self._admitted(window.websocket, window.canvas_id)
+            if refused is None:
+                window.session.catch_up(revision)
+            elif refused is not NOT_NOW:
+                window.session.end(refused)
 
-    async def _go_away(self) -> Closed | None:
+    def _next_recheck(self) -> float:
+        return asyncio.get_running_loop().time() + self._recheck_seconds
+
+    async def _send_away(self) -> None:
+        """Closes the windows one after another when the server goes away."""
         await self._draining.wait()
-        await asyncio.sleep(random.uniform(0, SPREAD_SECONDS))  # noqa: S311 - spreads, hides nothing
-        return GOING_AWAY
+        loop = asyncio.get_running_loop()
+        began, windows = loop.time(), tuple(self._windows)
+        for place, window in enumerate(windows):
+            await asyncio.sleep(began + SPREAD_SECONDS * place / len(windows) - loop.time())
+            window.session.end(GOING_AWAY)
+
+
+async def _told(websocket: WebSocket, session: Session, states: States) -> Closed | None:
+    """Tells a window what its socket did not take at once, until it has left (None) or has to."""
+    async for event in session.events():
+        if isinstance(event, Closed):
+            return None if event is LEFT else event
+        if not isinstance(event, Mark):
+            await websocket.send_text(event.decode())
+        states.sent(event)
+    return None
 
 
 def _hear(session: Session, text: str) -> None:
@@ -182,15 +226,3 @@ def _hear(session: Session, text: str) -> None:
 def _close_reason(text: str) -> str:
     """As much of a text as fits a close frame."""
     return text.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
-
-
-async def _first_of(*ends: Coroutine[Any, Any, Closed | None]) -> Closed | None:
-    """What the first one to end says; the others are cancelled."""
-    tasks = [asyncio.create_task(end) for end in ends]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    return next(task for task in tasks if task in done).result()

@@ -1,7 +1,6 @@
 """Jobs and tasks as a window hears of them: their states, and how far it has got."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Protocol, Self
 
 import msgspec
@@ -16,6 +15,13 @@ from gateway.watching import News, Reader, Watching, Watchings
 _WELCOME = b'{"type":"welcome"'
 # What is said most often, and is nothing of ours.
 _PEER = b'{"type":"peer'
+
+
+class Hear(Protocol):
+    """Takes a frame for a window."""
+
+    def __call__(self, frame: bytes, *, replaces: bool) -> None:
+        """See `Session.hear`."""
 
 
 class OnCanvas(Protocol):
@@ -41,8 +47,10 @@ class States:
 
     They go the way of all frames, and so may be dropped. A mark goes among them and shows, once
     it comes out, that what was before it has been sent; after each welcome the states since the
-    last mark are told again (PR20).
+    last mark are told again (PR21).
     """
+
+    __slots__ = ("_canvas_id", "_language", "_send_at_once", "_told")
 
     def __init__(
         self, canvas_id: str, language: str, *, send_at_once: Callable[[bytes], bool]
@@ -50,17 +58,21 @@ class States:
         self._canvas_id = canvas_id
         self._language = language
         self._send_at_once = send_at_once
-        self._told: list[_Told] = []
+        self._told: tuple[_Told, ...] = ()
 
-    @contextmanager
-    def told_to(self, session: Session, account_id: str, watchings: Watchings) -> Iterator[None]:
-        """Has those of an account told to the window, inside the block."""
-        with (
-            self._followed(session, account_id, watchings.jobs, job_frame) as jobs,
-            self._followed(session, account_id, watchings.tasks, task_frame) as tasks,
-        ):
-            self._told = [jobs, tasks]
-            yield
+    def begin(self, session: Session, account_id: str, watchings: Watchings) -> None:
+        """Has those of an account told to the window, from its next welcome on."""
+        place = (session.hear, self._canvas_id, self._language)
+        self._told = (
+            _Told(watchings.jobs, account_id, job_frame, *place),
+            _Told(watchings.tasks, account_id, task_frame, *place),
+        )
+
+    def end(self) -> None:
+        """Nothing is told any more."""
+        for told in self._told:
+            told.reader.close()
+        self._told = ()
 
     def pass_on(self, frame: bytes) -> bool:
         """Sends a frame at once if the window takes it now; whether it did."""
@@ -79,41 +91,45 @@ class States:
             for told in self._told:
                 told.begin()
 
-    @contextmanager
-    def _followed(
-        self,
-        session: Session,
-        account_id: str,
-        watching: Watching[Any],
-        encode: Callable[[Any, str], bytes],
-    ) -> Iterator["_Told"]:
-        def tell(news: News[OnCanvas]) -> None:
-            if news.item.canvas_id == self._canvas_id:
-                told.is_ahead = True
-                session.hear(news.encoded(encode, self._language), replaces=False)
-
-        def reach(cursor: str) -> None:
-            if told.is_ahead:
-                told.is_ahead = False
-                session.hear(Mark(told, cursor), replaces=False)
-
-        with watching.reader(account_id, tell=tell, reach=reach) as reader:
-            told = _Told(reader)
-            yield told
-
 
 class _Told:
     """How far a window has got with jobs, or with tasks."""
 
-    def __init__(self, reader: Reader[Any]) -> None:
+    __slots__ = ("_canvas_id", "_encode", "_hear", "_is_ahead", "_language", "reader", "since")
+
+    def __init__(
+        self,
+        watching: Watching[Any],
+        account_id: str,
+        encode: Callable[[Any, str], bytes],
+        hear: Hear,
+        canvas_id: str,
+        language: str,
+    ) -> None:
         self.since = ""
-        self.is_ahead = False
-        self._reader = reader
+        self.reader: Reader[Any] = watching.reader(account_id, tell=self.tell, reach=self.reach)
+        self._is_ahead = False
+        self._encode = encode
+        self._hear = hear
+        self._canvas_id = canvas_id
+        self._language = language
 
     def begin(self) -> None:
         """Has the window told what is, and what ended since it was last known to have all."""
-        self.is_ahead = True
-        self._reader.begin(self.since)
+        self._is_ahead = True
+        self.reader.begin(self.since)
+
+    def tell(self, news: News[OnCanvas]) -> None:
+        """A state is new."""
+        if news.item.canvas_id == self._canvas_id:
+            self._is_ahead = True
+            self._hear(news.encoded(self._encode, self._language), replaces=False)
+
+    def reach(self, cursor: str) -> None:
+        """Everything up to a cursor has been told."""
+        if self._is_ahead:
+            self._is_ahead = False
+            self._hear(Mark(self, cursor), replaces=False)
 
 
 class Mark(bytes):

@@ -8,9 +8,10 @@ from gesso.presence.v1.presence_pb2_grpc import PresenceServiceServicer
 
 from servicekit.errors import Invalid
 from servicekit.identity import Context
-from services.presence.domain.frames import Delivery
-from services.presence.domain.versions import MAX_OPERATIONS_BYTES, Version
-from services.presence.service import Closing, Gateway, Place, PresenceService
+from services.presence.domain.rooms import Place
+from services.presence.gateways import Gateway, Telling, Update
+from services.presence.messages import announcement_from_proto, protos_from_peers
+from services.presence.service import PresenceService
 
 MAX_ANNOUNCED = 500
 
@@ -44,77 +45,59 @@ class PresenceRpc(PresenceServiceServicer):
         """See presence.proto."""
         if len(request.invalidations) > MAX_ANNOUNCED:
             raise Invalid(f"At most {MAX_ANNOUNCED} can be announced at once.")
-        for each in request.invalidations:
-            place = Place(each.account_id, each.canvas_id)
-            if each.deleted:
-                self._service.announce_deleted(place)
-            self._service.announce(
-                place,
-                version_from_proto(each),
-                leases_changed=each.leases_changed,
-            )
+        await self._service.announce(
+            [announcement_from_proto(each) for each in request.invalidations]
+        )
         return presence_pb2.AnnounceResponse()
 
 
-def version_from_proto(message: presence_pb2.Invalidation) -> Version:
-    """What was committed, as a value."""
-    fits = 0 < len(message.operations) <= MAX_OPERATIONS_BYTES
-    return Version(
-        revision=message.revision,
-        content_hash=message.content_hash,
-        base_revision=message.base_revision,
-        operations=message.operations if fits else None,
-        mutation_id=message.mutation_id,
+def response_from_telling(telling: Telling) -> presence_pb2.ConnectResponse:
+    """What a gateway has to hear, as a message."""
+    return presence_pb2.ConnectResponse(
+        closes=[
+            presence_pb2.Close(session_id=each.session_id, code=each.code, reason=each.reason)
+            for each in telling.closings
+        ],
+        rooms=[_proto_from_update(each) for each in telling.updates],
+        heartbeat=telling.heartbeat,
     )
 
 
-def response_from_telling(telling: Delivery | Closing) -> presence_pb2.ConnectResponse:
-    """What a gateway has to hear, as a message."""
-    match telling:
-        case Delivery():
-            return presence_pb2.ConnectResponse(
-                deliver=presence_pb2.Deliver(
-                    session_ids=telling.session_ids,
-                    frame=telling.frame,
-                    omissions=[
-                        presence_pb2.Omission(
-                            session_id=each.session_id, start=each.start, end=each.end
-                        )
-                        for each in telling.omissions
-                    ],
-                    replaces=telling.replaces,
-                )
-            )
-        case Closing():
-            return presence_pb2.ConnectResponse(
-                close=presence_pb2.Close(
-                    session_id=telling.session_id, code=telling.code, reason=telling.reason
-                )
-            )
+def _proto_from_update(update: Update) -> presence_pb2.RoomUpdate:
+    news = update.news
+    return presence_pb2.RoomUpdate(
+        account_id=update.place.account_id,
+        canvas_id=update.place.canvas_id,
+        anew=news.anew,
+        admissions=[
+            presence_pb2.Admission(session_id=peer.session_id, number=peer.number)
+            for peer in news.admitted
+        ],
+        left_session_ids=news.left,
+        peers=protos_from_peers(news.changed),
+        revision=update.revision,
+        shared=news.shared,
+        frames=update.frames,
+    )
 
 
 async def _hear(requests: AsyncIterator[presence_pb2.ConnectRequest], gateway: Gateway) -> None:
     """Passes on what a gateway says, until it ends. Raises what makes it end (PR9, PR15)."""
     async for request in requests:
-        if request.HasField("batch"):
-            for each in request.batch.requests:
-                _take(each, gateway)
-        else:
-            _take(request, gateway)
+        hear(request, gateway)
 
 
-def _take(request: presence_pb2.ConnectRequest, gateway: Gateway) -> None:
-    match request.WhichOneof("event"):
-        case "join":
-            join = request.join
-            place = Place(join.account_id, join.canvas_id)
-            gateway.join(join.session_id, place, join.revision)
-        case "move":
-            move = request.move
-            gateway.move(move.session_id, move.cursor, move.drag)
-        case "leave":
-            gateway.leave(request.leave.session_id)
-        case "resync":
-            gateway.resync(request.resync.session_id)
-        case _:
-            raise Invalid("The request says nothing that this version knows.")
+def hear(request: presence_pb2.ConnectRequest, gateway: Gateway) -> None:
+    """Does what a gateway says."""
+    for session_id in request.left_session_ids:
+        gateway.leave(session_id)
+    for join in request.joins:
+        gateway.join(
+            join.session_id,
+            Place(join.account_id, join.canvas_id),
+            join.revision,
+            number=join.number,
+            term=join.term,
+        )
+    for move in request.moves:
+        gateway.move(move.session_id, move.cursor, move.drag)

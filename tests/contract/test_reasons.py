@@ -18,7 +18,6 @@ INSIDE = {
     "malformed_frame",
     "model_refused",
     "model_unavailable",
-    "presence_room_full",
     "presence_session_id_reused",
     "presence_session_unknown",
     "timed_out",

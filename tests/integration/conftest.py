@@ -7,6 +7,7 @@ import pytest
 
 from servicekit.client import Client
 from tests.support.services import canvas_service, canvas_settings
+from tests.support.valkey import ValkeyServer, valkey_server
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +22,10 @@ async def canvas(shared_database: str, objects_url: str) -> AsyncIterator[Client
     """A client of a real canvas service."""
     async with canvas_service(canvas_settings(shared_database, objects_url)) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+async def shared_valkey() -> AsyncIterator[ValkeyServer]:
+    """One real Valkey, for tests that keep to accounts of their own and leave it running."""
+    async with valkey_server() as server:
+        yield server

@@ -13,6 +13,7 @@ from gesso.canvas.v1.canvas_pb2_grpc import CanvasServiceStub
 from gesso.presence.v1 import presence_pb2 as pb
 from gesso.presence.v1.presence_pb2_grpc import PresenceServiceStub
 
+from gateway import presence as gateway_presence
 from gateway.mailbox import MAX_BYTES, Closed
 from gateway.pace import AbuseWatch
 from gateway.presence import PresenceLink, Session, linked
@@ -115,16 +116,16 @@ async def announce(client: Client, account_id: str, revisions: Iterable[tuple[st
 
 def join(session_id: str, account_id: str = "us_a") -> pb.ConnectRequest:
     return pb.ConnectRequest(
-        join=pb.Join(session_id=session_id, account_id=account_id, canvas_id="c", revision=1)
+        joins=[pb.Join(session_id=session_id, account_id=account_id, canvas_id="c", revision=1)]
     )
 
 
 def move(session_id: str) -> pb.ConnectRequest:
-    return pb.ConnectRequest(move=pb.Move(session_id=session_id, cursor=b"1", drag=b"null"))
+    return pb.ConnectRequest(moves=[pb.Move(session_id=session_id, cursor=b"1", drag=b"null")])
 
 
 def leave(session_id: str) -> pb.ConnectRequest:
-    return pb.ConnectRequest(leave=pb.Leave(session_id=session_id))
+    return pb.ConnectRequest(left_session_ids=[session_id])
 
 
 async def _say(*requests: pb.ConnectRequest) -> AsyncIterator[pb.ConnectRequest]:
@@ -164,7 +165,7 @@ async def test_a_welcome_holds_everybodys_present_state(house: House, link: Pres
     first.move({"x": 1, "y": 2.5}, [box("a")])
     await second.event()
 
-    third = await house.window(await house.gateway(), revision=7)
+    third = await house.window(link, revision=7)
     welcome = await third.welcomed()
 
     assert list(welcome) == ["type", "selfId", "number", "peers", "revision", "serverTime"]
@@ -174,6 +175,26 @@ async def test_a_welcome_holds_everybodys_present_state(house: House, link: Pres
         {"id": second.self_id, "number": 2, "cursor": None, "drag": None},
     ]
     assert welcome["serverTime"].endswith("Z")
+
+
+async def test_a_window_at_another_gateway_learns_where_everybody_is(
+    house: House, link: PresenceLink
+) -> None:
+    """PR4"""
+    first, second = await house.windows(link, 2)
+    first.move({"x": 1, "y": 2.5})
+    await second.event()
+
+    third = await house.window(await house.gateway())
+    welcome = await third.welcomed()
+
+    # Nobody elsewhere had to know before.
+    assert [peer["id"] for peer in welcome["peers"]] == [first.self_id, second.self_id]
+    cursors = {peer["id"]: peer["cursor"] for peer in welcome["peers"]}
+    while cursors[first.self_id] is None:
+        frame = await third.event()
+        cursors[frame["id"]] = frame["cursor"]
+    assert cursors == {first.self_id: {"x": 1, "y": 2.5}, second.self_id: None}
 
 
 async def test_the_others_hear_who_joins_and_who_moves(house: House, link: PresenceLink) -> None:
@@ -521,33 +542,65 @@ async def test_lasting_abuse_ends_the_session_for_everybody(
     assert await second.event() == {"type": "leave", "id": first.self_id}
 
 
-async def test_after_a_restart_everybody_joins_again_with_what_they_showed() -> None:
+async def test_after_a_restart_everybody_is_who_they_were() -> None:
     """PR16"""
     settings = presence_settings(heartbeat_seconds=QUIET_SECONDS)
     async with AsyncExitStack() as stack:
         async with presence_service(settings) as port:
             house = House(port, stack)
-            first, second = await house.windows(await house.gateway(), 2)
-            first.move({"x": 1, "y": 1})
-            await second.event()
-            old_ids = {first.self_id, second.self_id}
+            link = await house.gateway()
+            first, second = await house.windows(link, 2)
+            other = await house.window(await house.gateway())
+            assert (await other.welcomed())["number"] == 3
+            [await window.event() for window in (first, second)]
+            async with window_on(link, house.account_id) as leaver:
+                await leaver.welcomed()
+                [await window.event() for window in (first, second, other)]
+        # Windows of one gateway see one another all the while.
         first.move({"x": 2, "y": 2})
+        while (frame := await second.event())["type"] != "peer":
+            assert frame == {"type": "leave", "id": leaver.self_id}
+        assert (frame["id"], frame["cursor"]) == (first.self_id, {"x": 2, "y": 2})
 
         again = msgspec.structs.replace(settings, listen=f"127.0.0.1:{port}")
         async with presence_service(again):
-            await first.welcomed()
-            welcome = await second.welcomed()
-            cursors = {peer["id"]: peer["cursor"] for peer in welcome["peers"]}
-            while cursors.get(first.self_id) is None:
-                frame = await second.event()
-                cursors[frame["id"]] = frame["cursor"]
-            second.move({"x": 3, "y": 3})
-            while (frame := await first.event()).get("cursor") is None:
-                pass
+            cursor = None
+            while cursor is None:
+                frame = await other.event()
+                assert frame["type"] in ("peer", "peers", "leave")
+                cursors = {it["id"]: it.get("cursor") for it in frame.get("peers", [frame])}
+                cursor = cursors.get(first.self_id)
+            newcomer = await house.window(link)
+            welcome = await newcomer.welcomed()
+            numbers = {peer["id"]: peer["number"] for peer in welcome["peers"]}
 
-    assert old_ids.isdisjoint({first.self_id, second.self_id})
-    assert cursors == {first.self_id: {"x": 2, "y": 2}}
-    assert (frame["id"], frame["cursor"]) == (second.self_id, {"x": 3, "y": 3})
+    assert numbers == {first.self_id: 1, second.self_id: 2, other.self_id: 3}
+    assert welcome["number"] == 4
+    assert cursor == {"x": 2, "y": 2}
+
+
+async def test_without_presence_a_window_is_sent_away_and_those_elsewhere_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PR16"""
+    monkeypatch.setattr(gateway_presence, "FORGET_SECONDS", 0.1)
+    monkeypatch.setattr(gateway_presence, "WELCOME_SECONDS", 0.1)
+    async with AsyncExitStack() as stack:
+        async with presence_service(presence_settings()) as port:
+            house = House(port, stack)
+            window = await house.window(await house.gateway())
+            await window.welcomed()
+            other = await house.window(await house.gateway())
+            await other.welcomed()
+            await window.event()
+
+        gone = await window.event()
+        late = await house.window(await house.gateway())
+        closed = await late.event()
+
+    assert gone == {"type": "leave", "id": other.self_id}
+    assert isinstance(closed, Closed)
+    assert closed.code == 1013
 
 
 async def _last(responses: AsyncIterator[pb.ConnectResponse]) -> None:
@@ -564,9 +617,8 @@ async def _last(responses: AsyncIterator[pb.ConnectResponse]) -> None:
         [leave("a")],
         [join("")],
         [join("x" * 81)],
-        [pb.ConnectRequest()],
-        [pb.ConnectRequest(batch=pb.Batch(requests=[pb.ConnectRequest(batch=pb.Batch())]))],
-        [pb.ConnectRequest(batch=pb.Batch(requests=[join("a"), join("a")]))],
+        [pb.ConnectRequest(joins=[*join("a").joins, *join("a").joins])],
+        [pb.ConnectRequest(left_session_ids=["a"], joins=join("a").joins)],
     ],
 )
 async def test_a_gateway_that_mixes_up_sessions_loses_its_stream(
@@ -583,7 +635,8 @@ async def test_a_gateway_that_mixes_up_sessions_loses_its_stream(
     # All its sessions have left: the id is free.
     async with client.exchange(stub.Connect, _say(join("a")), Behalf()) as responses:
         response = await anext(responses)
-    assert response.deliver.session_ids == ["a"]
+    [room] = response.rooms
+    assert [it.session_id for it in room.admissions] == ["a"]
 
 
 async def test_an_instance_that_goes_away_ends_its_streams() -> None:

@@ -3,46 +3,22 @@
 import asyncio
 import hashlib
 import json
-import secrets
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack
 from typing import Any
 
 import asyncpg
 import httpx
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.asyncio.client import ClientConnection
 
-from services.canvas import server as canvas_server
-from tests.support.services import (
-    ORIGIN,
-    browser,
-    canvas_settings,
-    gateway,
-    gateway_settings,
-    presence_service,
-    presence_settings,
-)
-
-
-@asynccontextmanager
-async def suite(database: str, objects_url: str, **changes: object) -> AsyncIterator[str]:
-    """A gateway with canvas and presence behind it."""
-    async with presence_service(presence_settings()) as presence_port:
-        presence = f"127.0.0.1:{presence_port}"
-        settings = canvas_settings(database, objects_url, presence_address=presence)
-        async with canvas_server.serving(settings) as canvas_port:
-            addresses = {"canvas": f"127.0.0.1:{canvas_port}", "presence": presence}
-            async with gateway(
-                gateway_settings(database, objects_url, addresses, **changes)
-            ) as address:
-                yield address
+from tests.support.services import browser
+from tests.support.windows import change, close_code, create, frame, presence, realtime, window
 
 
 @pytest.fixture(scope="session")
 async def address(shared_database: str, objects_url: str) -> AsyncIterator[str]:
-    async with suite(shared_database, objects_url, realtime_recheck_seconds=0.05) as found:
+    async with realtime(shared_database, objects_url, realtime_recheck_seconds=0.05) as found:
         yield found
 
 
@@ -51,59 +27,6 @@ async def anna(address: str) -> AsyncIterator[httpx.AsyncClient]:
     async with browser(address) as client:
         await create(client, "c")
         yield client
-
-
-async def create(client: httpx.AsyncClient, canvas_id: str) -> None:
-    operation = {"type": "create_canvas", "canvas": {"title": "A canvas"}}
-    await change(client, canvas_id, operation)
-
-
-async def change(client: httpx.AsyncClient, canvas_id: str, *operations: Any) -> None:
-    answer = await client.patch(
-        f"/api/canvas-projects/{canvas_id}/operations",
-        json={
-            "mutationId": secrets.token_hex(8),
-            "baseRevision": 0,
-            "operations": list(operations),
-        },
-    )
-    assert answer.status_code == 200, answer.text
-
-
-@asynccontextmanager
-async def window(
-    client: httpx.AsyncClient, canvas_id: str = "c", **options: Any
-) -> AsyncIterator[ClientConnection]:
-    cookies = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
-    url = str(client.base_url).replace("http", "ws")
-    async with connect(
-        f"{url}/api/canvas-projects/{canvas_id}/realtime".replace("//api", "/api"),
-        **{"additional_headers": {"Cookie": cookies}, "origin": ORIGIN, **options},
-    ) as socket:
-        yield socket
-
-
-async def frame(socket: ClientConnection, kind: str) -> dict[str, Any]:
-    async with asyncio.timeout(10):
-        while True:
-            found: dict[str, Any] = json.loads(await socket.recv())
-            if found["type"] == kind:
-                return found
-
-
-async def close_code(socket: ClientConnection) -> int:
-    async with asyncio.timeout(10):
-        with suppress(ConnectionClosed):
-            async for _ in socket:
-                pass
-        with pytest.raises(ConnectionClosed) as caught:
-            await socket.recv()
-    assert caught.value.rcvd is not None
-    return caught.value.rcvd.code
-
-
-def presence(x: float, **more: Any) -> str:
-    return json.dumps({"type": "presence", "cursor": {"x": x, "y": 0}, "drag": None, **more})
 
 
 async def test_two_windows_see_each_other_come_move_and_go(anna: httpx.AsyncClient) -> None:
@@ -290,7 +213,7 @@ async def test_a_canvas_created_anew_is_another_room(
     shared_database: str, objects_url: str
 ) -> None:
     """PR18"""
-    async with suite(shared_database, objects_url) as address, browser(address) as client:
+    async with realtime(shared_database, objects_url) as address, browser(address) as client:
         await create(client, "c")
         async with window(client) as before:
             await frame(before, "welcome")
@@ -327,7 +250,7 @@ async def test_a_gateway_that_goes_away_says_so(shared_database: str, objects_ur
     """GW10"""
     async with AsyncExitStack() as windows:
         async with (
-            suite(shared_database, objects_url, drain_seconds=10) as address,
+            realtime(shared_database, objects_url, drain_seconds=10) as address,
             browser(address) as client,
         ):
             await create(client, "c")
@@ -335,3 +258,34 @@ async def test_a_gateway_that_goes_away_says_so(shared_database: str, objects_ur
             await frame(socket, "welcome")
 
         assert await close_code(socket) == 1001
+
+
+async def test_windows_are_sent_away_one_after_another(
+    shared_database: str, objects_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PR19"""
+    monkeypatch.setattr("gateway.routes.realtime.SPREAD_SECONDS", 0.6)
+    loop = asyncio.get_running_loop()
+
+    async def ended(socket: ClientConnection) -> tuple[int, float]:
+        return await close_code(socket), loop.time()
+
+    async with AsyncExitStack() as windows:
+        async with (
+            realtime(shared_database, objects_url, drain_seconds=10) as address,
+            browser(address) as client,
+        ):
+            await create(client, "c")
+            sockets = [await windows.enter_async_context(window(client)) for _ in range(30)]
+            for socket in sockets:
+                await frame(socket, "welcome")
+            ends = [asyncio.create_task(ended(socket)) for socket in sockets]
+        codes, times = zip(*[await end for end in ends], strict=True)
+
+    assert set(codes) == {1001}
+    # No third of them went within a sixth of the time.
+    first, *_, last = sorted(times)
+    assert last - first > 0.5
+    assert all(
+        after - at > 0.1 for at, after in zip(sorted(times), sorted(times)[10:], strict=False)
+    )

@@ -80,7 +80,7 @@ async def state(socket: ClientConnection, item_id: str, status: str) -> dict[str
 
 
 async def test_every_window_of_a_canvas_hears_where_its_jobs_are(all_of_it: Suite) -> None:
-    """PR19"""
+    """PR20"""
     anna, hand = all_of_it.anna, all_of_it.hand
     async with (
         all_of_it.other_window() as second,
@@ -110,7 +110,7 @@ async def test_every_window_of_a_canvas_hears_where_its_jobs_are(all_of_it: Suit
 
 
 async def test_every_window_of_a_canvas_hears_where_its_tasks_are(all_of_it: Suite) -> None:
-    """PR19"""
+    """PR20"""
     anna = all_of_it.anna
     async with (
         all_of_it.other_window() as second,
@@ -130,7 +130,7 @@ async def test_every_window_of_a_canvas_hears_where_its_tasks_are(all_of_it: Sui
 
 
 async def test_a_window_hears_of_its_own_canvas_and_account_only(all_of_it: Suite) -> None:
-    """PR19"""
+    """PR20"""
     anna = all_of_it.anna
     await create(anna, "d")
     async with customer(all_of_it.home, all_of_it.gateways[0]) as bert, window(anna) as socket:
@@ -153,7 +153,7 @@ async def test_a_window_hears_of_its_own_canvas_and_account_only(all_of_it: Suit
 
 
 async def test_a_welcome_is_followed_by_what_is_not_over(all_of_it: Suite) -> None:
-    """PR20"""
+    """PR21"""
     anna, hand = all_of_it.anna, all_of_it.hand
     over, live = await order(anna), await order(anna)
     (attempt,) = await hand.claim()
@@ -170,7 +170,7 @@ async def test_a_welcome_is_followed_by_what_is_not_over(all_of_it: Suite) -> No
 
 
 async def test_nothing_is_lost_while_a_service_is_replaced(home: House) -> None:
-    """PR20"""
+    """PR21"""
     async with AsyncExitStack() as stack:
         first = AsyncExitStack()
         settings = generation_settings(home.database_url, home.canvas_address)
@@ -195,7 +195,7 @@ async def test_nothing_is_lost_while_a_service_is_replaced(home: House) -> None:
 
 
 async def test_a_window_that_fell_behind_hears_how_it_ended_meanwhile(all_of_it: Suite) -> None:
-    """PR20"""
+    """PR21"""
     anna, hand = all_of_it.anna, all_of_it.hand
     drag = [{"id": f"{n:0150}", "x": n, "y": 0, "width": 1, "height": 1} for n in range(50)]
     async with window(anna) as moving, window(anna, max_queue=1) as slow:

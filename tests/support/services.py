@@ -102,7 +102,9 @@ async def browser(address: str) -> AsyncIterator[httpx.AsyncClient]:
 
 def presence_settings(**changes: object) -> PresenceSettings:
     """Settings for a presence service."""
-    settings = PresenceSettings(internal_tokens=TOKEN, listen="127.0.0.1:0", drain_seconds=1)
+    settings = PresenceSettings(
+        internal_tokens=TOKEN, listen="127.0.0.1:0", drain_seconds=1, valkey=ValkeySettings()
+    )
     return msgspec.structs.replace(settings, **changes)
 
 

@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.frames import MalformedFrame, PresenceFrame, presence_from_text
 
@@ -102,3 +104,45 @@ def test_anything_else_closes_with_4400(text: str) -> None:
         presence_from_text(text)
 
     assert caught.value.code == 4400
+
+
+@given(
+    number=st.integers(-20_000_000, 20_000_000) | st.floats(allow_nan=False, allow_infinity=False),
+    name=st.text(st.characters(codec="utf-8"), max_size=3) | st.just("n" * 201),
+    boxes=st.sampled_from([0, 1, 100, 101]),
+    lacks=st.sampled_from([None, "cursor", "drag"]),
+)
+def test_it_makes_no_difference_how_a_page_writes_its_json(
+    number: float, name: str, boxes: int, lacks: str | None
+) -> None:
+    """PR12"""
+    members = {"cursor": {"x": number, "y": 0}, "drag": [box(id=name, width=number)] * boxes}
+    value = {"type": "presence", **members}
+    value.pop(lacks or "", None)
+    compact = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    assert outcome(compact) == outcome(json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"type":"presence","cursor":{"x":1,"x":1,"y":0},"drag":null}',
+        '{"type":"presence","cursor":null,"cursor":null,"drag":null}',
+        '{"type":"presence","cursor":null,"drag":[{"id":"\\u0000","x":1,"y":0,"width":1,"height":1}]}',
+        '{"type":"presence","cursor":{"x":true,"y":0},"drag":null}',
+    ],
+)
+def test_what_is_refused_is_refused_as_pages_write_it_too(text: str) -> None:
+    """PR12"""
+    with pytest.raises(MalformedFrame):
+        presence_from_text(text)
+
+
+def outcome(text: str) -> Any:
+    """What a frame tells, or that it is refused."""
+    try:
+        read = presence_from_text(text)
+    except MalformedFrame:
+        return None
+    return json.loads(read.cursor), json.loads(read.drag)

@@ -1,4 +1,4 @@
-"""What a gateway is told, tick by tick."""
+"""What a gateway is told of rooms, tick by tick."""
 
 import asyncio
 import gc
@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from servicekit.errors import Unavailable
-from services.presence.domain.frames import Delivery
+from services.presence.domain.rooms import Announcement, Place
 from services.presence.domain.versions import MAX_OPERATIONS_BYTES, Version
-from services.presence.service import Closing, Gateway, Place, PresenceService
+from services.presence.gateways import Closing, Gateway, Telling, Update
+from services.presence.service import PresenceService
 
 PLACE = Place("us_a", "c")
 
@@ -28,135 +29,116 @@ def gateway(service: PresenceService) -> Iterator[Gateway]:
         yield gateway
 
 
+@pytest.fixture
+def other(service: PresenceService) -> Iterator[Gateway]:
+    with service.connected() as gateway:
+        yield gateway
+
+
 def joined(gateway: Gateway, *session_ids: str) -> None:
-    """Sessions that have been welcomed."""
+    """Sessions that have their numbers, at a gateway that has nothing more to hear."""
     for session_id in session_ids:
         gateway.join(session_id, PLACE, revision=1)
     list(gateway.take())
 
 
-def told(gateway: Gateway) -> dict[str, list[Any]]:
-    """The frames that each session gets now."""
-    frames: dict[str, list[Any]] = {}
-    for telling in gateway.take():
-        assert isinstance(telling, Delivery)
-        cuts = {cut.session_id: cut for cut in telling.omissions}
-        for session_id in telling.session_ids:
-            frame = telling.frame
-            if session_id in cuts:
-                frame = frame[: cuts[session_id].start] + frame[cuts[session_id].end :]
-            frames.setdefault(session_id, []).append(json.loads(frame))
-    return frames
+def told(gateway: Gateway) -> Telling:
+    """All that there is to tell now."""
+    tellings = list(gateway.take())
+    return Telling(
+        closings=tuple(closing for telling in tellings for closing in telling.closings),
+        updates=tuple(update for telling in tellings for update in telling.updates),
+        heartbeat=any(telling.heartbeat for telling in tellings),
+    )
 
 
-def peer(session_id: str, number: int, cursor: Any) -> dict[str, Any]:
-    return {"id": session_id, "number": number, "cursor": cursor, "drag": None}
+def update(gateway: Gateway) -> Update:
+    """What there is to tell of the one room of which there is something to tell."""
+    [update] = told(gateway).updates
+    return update
 
 
-def test_one_change_is_a_peer_and_its_sender_hears_nothing(gateway: Gateway) -> None:
-    """PR5 PR6"""
+def frames(gateway: Gateway) -> list[Any]:
+    return [json.loads(frame) for frame in update(gateway).frames]
+
+
+async def announce(service: PresenceService, *versions: Version) -> None:
+    await service.announce([Announcement(PLACE, version) for version in versions])
+
+
+def test_a_session_gets_the_lowest_free_number(gateway: Gateway) -> None:
+    """PR2"""
     joined(gateway, "a", "b", "c")
-
-    gateway.move("a", b"1", b"null")
-
-    frame = {"type": "peer", **peer("a", 1, 1)}
-    assert told(gateway) == {"b": [frame], "c": [frame]}
-
-
-def test_two_changes_are_peers_for_who_hears_of_both(gateway: Gateway) -> None:
-    """PR5 PR6"""
-    joined(gateway, "a", "b", "c")
-
-    gateway.move("a", b"1", b"null")
-    gateway.move("b", b"2", b"null")
-
-    assert told(gateway) == {
-        "a": [{"type": "peer", **peer("b", 2, 2)}],
-        "b": [{"type": "peer", **peer("a", 1, 1)}],
-        "c": [{"type": "peers", "peers": [peer("a", 1, 1), peer("b", 2, 2)]}],
-    }
-
-
-def test_each_of_many_hears_of_all_but_itself(gateway: Gateway) -> None:
-    """PR5 PR6"""
-    joined(gateway, "a", "b", "c", "d")
-
-    for session_id in ("c", "a", "b"):
-        gateway.move(session_id, b"1", b"null")
-
-    heard = {
-        session_id: [[each["id"] for each in frame["peers"]] for frame in frames]
-        for session_id, frames in told(gateway).items()
-    }
-    assert heard == {
-        "a": [["c", "b"]],
-        "b": [["c", "a"]],
-        "c": [["a", "b"]],
-        "d": [["c", "a", "b"]],
-    }
-
-
-def test_who_goes_there_and_back_within_a_tick_has_not_moved(gateway: Gateway) -> None:
-    """PR6"""
-    joined(gateway, "a", "b")
-
-    gateway.move("a", b"1", b"null")
-    gateway.move("a", b"null", b"null")
-
-    assert told(gateway) == {}
-
-
-def test_who_joins_and_leaves_within_a_tick_was_never_there(gateway: Gateway) -> None:
-    """PR9"""
-    joined(gateway, "a")
-
-    gateway.join("b", PLACE, revision=1)
-    gateway.move("b", b"1", b"null")
-    gateway.leave("b")
-
-    assert told(gateway) == {}
-
-
-def test_a_gateway_that_does_not_read_is_told_the_newest_state_only(
-    service: PresenceService, gateway: Gateway
-) -> None:
-    """PR7 PR8"""
-    joined(gateway, "a")
-    with service.connected() as other:
-        for number in range(1000):
-            other.join(f"b{number}", PLACE, revision=number)
-            other.move(f"b{number}", b"%d" % number, b"null")
-            if number < 999:
-                other.leave(f"b{number}")
-            service.announce(PLACE, Version(number), leases_changed=False)
-
-        heard = told(gateway)
-
-    assert heard == {
-        "a": [{"type": "peer", **peer("b999", 2, 999)}, {"type": "invalidate", "revision": 999}]
-    }
-
-
-def test_a_number_that_goes_to_another_is_taken_from_the_first_before(gateway: Gateway) -> None:
-    """PR2 PR9"""
-    joined(gateway, "a", "b")
-
-    gateway.leave("b")
-    gateway.join("c", PLACE, revision=1)
-
-    heard = told(gateway)
-    assert heard["a"] == [{"type": "leave", "id": "b"}, {"type": "peer", **peer("c", 2, None)}]
-
-
-def test_an_id_that_left_and_joins_again_is_told_again(gateway: Gateway) -> None:
-    """PR9"""
-    joined(gateway, "a", "b")
     gateway.leave("b")
     list(gateway.take())
 
-    gateway.join("b", PLACE, revision=1)
+    gateway.join("d", PLACE, revision=1)
 
-    assert told(gateway)["a"] == [{"type": "peer", **peer("b", 2, None)}]
+    assert [(it.session_id, it.number) for it in update(gateway).news.admitted] == [("d", 2)]
+
+
+def test_a_gateway_hears_of_peers_at_others_and_not_of_its_own(
+    gateway: Gateway, other: Gateway
+) -> None:
+    """PR5 PR6"""
+    joined(gateway, "a", "b")
+
+    other.join("x", PLACE, revision=1)
+    other.move("x", b"1", b"null")
+    gateway.move("a", b"2", b"null")
+
+    news = update(gateway).news
+    assert [(it.session_id, it.number, it.cursor) for it in news.changed] == [("x", 3, b"1")]
+    assert news.shared
+    other.leave("x")
+    news = update(gateway).news
+    assert (news.left, news.changed, news.shared) == (("x",), (), False)
+
+
+def test_a_gateway_that_comes_hears_of_everybody(gateway: Gateway, other: Gateway) -> None:
+    """PR4"""
+    joined(gateway, "a", "b")
+    gateway.move("b", b"1", b"null")
+
+    other.join("x", PLACE, revision=7)
+
+    news = update(other).news
+    assert news.anew
+    assert [(it.session_id, it.cursor) for it in news.changed] == [("a", b"null"), ("b", b"1")]
+    assert [(it.session_id, it.number) for it in news.admitted] == [("x", 3)]
+
+
+def test_a_gateway_that_does_not_read_is_told_the_newest_state_only(
+    service: PresenceService, gateway: Gateway, other: Gateway
+) -> None:
+    """PR7 PR8"""
+    joined(gateway, "a")
+    for number in range(1000):
+        other.join(f"b{number}", PLACE, revision=number)
+        other.move(f"b{number}", b"%d" % number, b"null")
+        if number < 999:
+            other.leave(f"b{number}")
+
+    heard = update(gateway)
+
+    assert [(it.session_id, it.cursor) for it in heard.news.changed] == [("b999", b"999")]
+    assert heard.news.left == ()
+    assert [json.loads(frame) for frame in heard.frames] == [
+        {"type": "invalidate", "revision": 999}
+    ]
+
+
+def test_who_joins_and_leaves_within_a_tick_was_never_there(
+    gateway: Gateway, other: Gateway
+) -> None:
+    """PR9"""
+    joined(gateway, "a")
+
+    other.join("b", PLACE, revision=1)
+    other.leave("b")
+
+    news = update(gateway).news
+    assert (news.changed, news.left, news.shared) == ((), (), False)
 
 
 def test_a_gateway_that_is_gone_is_forgotten(service: PresenceService, gateway: Gateway) -> None:
@@ -178,24 +160,55 @@ def test_a_refused_session_is_known_until_it_leaves(gateway: Gateway) -> None:
 
     gateway.join("late", PLACE, revision=1)
     gateway.move("late", b"1", b"null")
-    gateway.resync("late")
 
     closing = Closing("late", 4429, "At most 64 windows can have a canvas open.")
-    assert list(gateway.take()) == [closing]
+    assert told(gateway).closings == (closing,)
     gateway.leave("late")
-    assert told(gateway) == {}
+    assert told(gateway) == Telling()
 
 
-def test_nobody_hears_a_heartbeat_before_the_welcome(gateway: Gateway) -> None:
-    """PR4 PR11"""
+def test_a_session_that_comes_over_another_stream_stays_who_it_is(
+    gateway: Gateway, other: Gateway, service: PresenceService
+) -> None:
+    """PR16"""
+    with service.connected() as lost:
+        joined(lost, "a", "b")
+        joined(other, "x")
+
+        gateway.join("b", PLACE, revision=1, number=2, term=2)
+
+        admitted = [(it.session_id, it.number) for it in update(gateway).news.admitted]
+        assert admitted == [("b", 2)]
+    news = update(other).news
+    assert (news.left, [it.session_id for it in news.changed]) == (("a",), ["b"])
+
+
+def test_a_stream_that_is_late_takes_no_session_from_a_newer_one(
+    gateway: Gateway, service: PresenceService
+) -> None:
+    """PR16"""
+    gateway.join("a", PLACE, revision=1, term=2)
+    list(gateway.take())
+
+    with service.connected() as late:
+        late.join("a", PLACE, revision=1, number=1, term=1)
+        assert not update(late).news.admitted
+
+    news = told(gateway)
+    assert news == Telling() or not news.updates[0].news.left
+    gateway.join("b", PLACE, revision=1)
+    assert [it.number for it in update(gateway).news.admitted] == [2]
+
+
+def test_a_number_that_went_to_another_is_not_given_back(gateway: Gateway) -> None:
+    """PR2 PR16"""
     joined(gateway, "a")
 
-    gateway.beat()
-    gateway.join("b", PLACE, revision=1)
+    gateway.join("b", PLACE, revision=1, number=1)
+    gateway.join("c", PLACE, revision=1, number=5)
+    gateway.join("d", PLACE, revision=1, number=65)
 
-    heard = told(gateway)
-    assert [frame["type"] for frame in heard["a"]] == ["peer", "heartbeat"]
-    assert [frame["type"] for frame in heard["b"]] == ["welcome", "heartbeat"]
+    assert [it.number for it in update(gateway).news.admitted] == [2, 5, 3]
 
 
 async def test_the_first_change_goes_at_once_and_the_next_waits_for_the_tick(
@@ -206,7 +219,7 @@ async def test_the_first_change_goes_at_once_and_the_next_waits_for_the_tick(
     gateway.join("a", PLACE, revision=1)
     async with asyncio.timeout(5):
         first = await anext(tellings)
-    assert isinstance(first, Delivery)
+    assert first.updates
 
     gateway.join("b", PLACE, revision=1)
     waiting = asyncio.ensure_future(anext(tellings))
@@ -232,24 +245,23 @@ async def test_an_instance_that_goes_away_takes_no_more_gateways(
         pass
 
 
-def test_what_waits_is_told_as_operations_from_where_the_window_was(
+async def test_what_waits_is_told_as_operations_from_where_the_window_was(
     service: PresenceService, gateway: Gateway
 ) -> None:
     """PR10"""
     joined(gateway, "a")
     for revision, operation in ((2, b'["two"]'), (3, b'["three"]')):
-        version = Version(revision, f"h{revision}", revision - 1, operation, "m")
-        service.announce(PLACE, version, leases_changed=False)
-    together = told(gateway)
-    service.announce(PLACE, Version(4, "h4", 3, b'["four"]', "m4"), leases_changed=False)
-    alone = told(gateway)
+        await announce(service, Version(revision, f"h{revision}", revision - 1, operation, "m"))
+    together = frames(gateway)
+    await announce(service, Version(4, "h4", 3, b'["four"]', "m4"))
+    alone = frames(gateway)
 
     common = {"type": "invalidate"}
-    assert together["a"] == [
+    assert together == [
         common
         | {"revision": 3, "contentHash": "h3", "baseRevision": 1, "operations": ["two", "three"]}
     ]
-    assert alone["a"] == [
+    assert alone == [
         common
         | {
             "revision": 4,
@@ -274,73 +286,91 @@ def test_what_waits_is_told_as_operations_from_where_the_window_was(
     ],
     ids=["a gap", "before unknown", "after unknown", "too long"],
 )
-def test_operations_that_do_not_lead_all_the_way_are_not_told(
+async def test_operations_that_do_not_lead_all_the_way_are_not_told(
     service: PresenceService, gateway: Gateway, versions: tuple[Version, ...]
 ) -> None:
     """PR10"""
     joined(gateway, "a")
 
-    for version in versions:
-        service.announce(PLACE, version, leases_changed=False)
+    await announce(service, *versions)
 
-    assert told(gateway)["a"] == [{"type": "invalidate", "revision": 4, "contentHash": "h"}]
+    assert frames(gateway) == [{"type": "invalidate", "revision": 4, "contentHash": "h"}]
 
 
-def test_a_lease_is_told_though_the_revision_is_not_new(
+async def test_a_lease_is_told_though_the_revision_is_not_new(
     service: PresenceService, gateway: Gateway
 ) -> None:
     """PR10"""
     joined(gateway, "a")
 
-    service.announce(PLACE, Version(0), leases_changed=True)
-    first = told(gateway)
-    service.announce(PLACE, Version(0), leases_changed=False)
+    await service.announce([Announcement(PLACE, Version(0), leases_changed=True)])
+    first = frames(gateway)
+    await announce(service, Version(0))
 
-    assert first["a"] == [{"type": "invalidate", "revision": 1}]
-    assert told(gateway) == {}
+    assert first == [{"type": "invalidate", "revision": 1}]
+    assert told(gateway) == Telling()
 
 
 @pytest.mark.parametrize("lease_first", [True, False])
-def test_a_lease_is_told_beside_operations_that_wait(
+async def test_a_lease_is_told_beside_operations_that_wait(
     service: PresenceService, gateway: Gateway, lease_first: bool
 ) -> None:
     """PR10"""
     joined(gateway, "a")
-    lease, commit = (Version(0), True), (Version(2, "h2", 1, b'["two"]', "m2"), False)
+    lease = Announcement(PLACE, Version(0), leases_changed=True)
+    commit = Announcement(PLACE, Version(2, "h2", 1, b'["two"]', "m2"))
 
-    for version, leases_changed in (lease, commit) if lease_first else (commit, lease):
-        service.announce(PLACE, version, leases_changed=leases_changed)
+    await service.announce([lease, commit] if lease_first else [commit, lease])
 
-    [operations, leases] = told(gateway)["a"]
+    [operations, leases] = frames(gateway)
     assert (operations["revision"], operations["operations"]) == (2, ["two"])
     assert leases == {"type": "invalidate", "revision": 2}
 
 
-def test_a_lease_is_not_told_beside_a_version_that_has_to_be_asked_for(
+async def test_a_lease_is_not_told_beside_a_version_that_has_to_be_asked_for(
     service: PresenceService, gateway: Gateway
 ) -> None:
     """PR10"""
     joined(gateway, "a")
 
-    service.announce(PLACE, Version(2, "h2"), leases_changed=True)
+    await service.announce([Announcement(PLACE, Version(2, "h2"), leases_changed=True)])
 
-    assert told(gateway)["a"] == [{"type": "invalidate", "revision": 2, "contentHash": "h2"}]
+    assert frames(gateway) == [{"type": "invalidate", "revision": 2, "contentHash": "h2"}]
 
 
-def test_a_room_of_a_deleted_canvas_is_closed_and_is_not_joined_again(
+async def test_a_room_of_a_deleted_canvas_is_closed_and_is_not_joined_again(
     service: PresenceService, gateway: Gateway
 ) -> None:
     """PR18"""
     joined(gateway, "a", "b")
-    service.announce(PLACE, Version(7, "h"), leases_changed=False)
+    await announce(service, Version(7, "h"))
 
-    service.announce_deleted(PLACE)
+    await service.announce([Announcement(PLACE, Version(0), deleted=True)])
     gateway.join("c", PLACE, revision=1)
-    closed = {it.session_id: it.code for it in gateway.take() if isinstance(it, Closing)}
+    closed = {it.session_id: it.code for it in told(gateway).closings}
     gateway.leave("a")
     gateway.leave("b")
     list(gateway.take())
-    service.announce(PLACE, Version(2, "h2"), leases_changed=False)
+    await announce(service, Version(2, "h2"))
 
     assert closed == {"a": 4404, "b": 4404}
-    assert told(gateway) == {"c": [{"type": "invalidate", "revision": 2, "contentHash": "h2"}]}
+    assert frames(gateway) == [{"type": "invalidate", "revision": 2, "contentHash": "h2"}]
+
+
+def test_what_has_to_be_told_of_many_rooms_goes_in_messages_that_stay_small(
+    gateway: Gateway, other: Gateway
+) -> None:
+    """PR8"""
+    big = b'"%s"' % (b"x" * 16_000)
+    for room in range(40):
+        gateway.join(f"a{room}", Place("us_a", f"c{room}"), revision=1)
+        for number in range(10):
+            other.join(f"b{room}-{number}", Place("us_a", f"c{room}"), revision=1)
+            other.move(f"b{room}-{number}", big, b"null")
+
+    tellings = list(gateway.take())
+
+    sizes = [sum(it.size_bytes() for it in telling.updates) for telling in tellings]
+    assert sum(len(telling.updates) for telling in tellings) == 40
+    assert len(tellings) > 4
+    assert max(sizes) < 2 * 1024 * 1024

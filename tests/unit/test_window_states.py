@@ -1,7 +1,6 @@
 """How far a window has got with the states of jobs and tasks."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -22,10 +21,12 @@ class Watched:
         self.tell: Callable[[News[Any]], None]
         self.reach: Callable[[str], None]
 
-    @contextmanager
-    def reader(self, account_id: str, *, tell: Any, reach: Any) -> Iterator["Watched"]:
+    def reader(self, account_id: str, *, tell: Any, reach: Any) -> "Watched":
         self.account_id, self.tell, self.reach = account_id, tell, reach
-        yield self
+        return self
+
+    def close(self) -> None:
+        self.account_id = ""
 
     def begin(self, since: str) -> None:
         self.begun.append(since)
@@ -82,14 +83,16 @@ def window(watched: Watcheds) -> Iterator[Window]:
     made = Window(states)
     session: Any = made
     watchings: Any = watched
-    with states.told_to(session, "us_a", watchings):
-        yield made
+    states.begin(session, "us_a", watchings)
+    yield made
+    states.end()
+    assert watched.jobs.account_id == watched.tasks.account_id == ""
 
 
 async def test_a_welcome_begins_from_what_the_window_is_known_to_have(
     window: Window, watched: Watcheds
 ) -> None:
-    """PR20"""
+    """PR21"""
     window.hear(WELCOME, replaces=True)
     await window.read()
     window.hear(WELCOME, replaces=True)
@@ -107,7 +110,7 @@ async def test_a_welcome_begins_from_what_the_window_is_known_to_have(
 
 
 async def test_what_was_dropped_was_not_told(window: Window, watched: Watcheds) -> None:
-    """PR20"""
+    """PR21"""
     window.hear(WELCOME, replaces=True)
     await window.read()
     window.hear(WELCOME, replaces=True)
@@ -126,7 +129,7 @@ async def test_what_was_dropped_was_not_told(window: Window, watched: Watcheds) 
 
 
 async def test_what_is_on_another_canvas_is_not_told(window: Window, watched: Watcheds) -> None:
-    """PR19"""
+    """PR20"""
     window.hear(WELCOME, replaces=True)
     watched.jobs.change(1, "d")
     watched.jobs.change(2)
@@ -135,7 +138,7 @@ async def test_what_is_on_another_canvas_is_not_told(window: Window, watched: Wa
 
 
 def test_a_state_is_encoded_once_for_all_windows_of_a_language() -> None:
-    """PR19"""
+    """PR20"""
     times: list[str] = []
 
     def encode(job: pb.JobSummary, language: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What some sessions of a room have been told of it, and what is news to them."""
+"""What somebody has been told of a room, and what is news to it."""
 
 from dataclasses import dataclass
 
@@ -8,51 +8,53 @@ from services.presence.domain.versions import Version
 
 @dataclass(frozen=True)
 class News:
-    """What has to be told now, and how the room is.
+    """What has to be told now.
 
-    `newcomers` are to be welcomed and hear nothing else. The `settled` hear who `left`, who
-    `changed` but for themselves, the `version` of the canvas if there is one to tell, and whether
-    its leases changed.
+    `admitted` are peers of who is told, the others are everybody else's; `anew` says that they
+    are all there are. `version` is what was committed, if there is something to tell, and whether
+    leases changed. `shared` says that somebody else has peers in the room.
     """
 
-    newcomers: tuple[Peer, ...]
-    settled: tuple[str, ...]
+    anew: bool
+    admitted: tuple[Peer, ...]
     left: tuple[str, ...]
     changed: tuple[Peer, ...]
     version: Version | None
     leases_changed: bool
-    peers: tuple[Peer, ...]
-    revision: int
+    shared: bool
 
 
 class Audience:
-    """Those sessions of a room that one gateway speaks for.
+    """What one who speaks for peers of a room has been told of the others.
 
-    Keeps what they were told instead of what to tell: so it has at most the size of a roster,
-    however long nobody listens, and only the latest presence is ever told (PR7, PR8).
+    Keeps that instead of what to tell: so it has at most the size of a roster, however long
+    nobody listens, and only the latest presence is ever told (PR7, PR8).
     """
 
-    def __init__(self, roster: Roster) -> None:
-        self._newcomers: dict[str, None] = {}
-        self._settled: dict[str, None] = {}
+    def __init__(self) -> None:
+        self._own: set[str] = set()
+        self._admitted: dict[str, None] = {}
         self._told: dict[str, Peer] = {}
+        self._touched: dict[str, None] = {}
         self._version: Version | None = None
         self._leases_changed = False
-        # Nothing was told yet: everybody may be news.
-        self._touched = {peer.session_id: None for peer in roster.peers()}
+        # Nothing was told yet.
+        self._anew = True
 
-    def __len__(self) -> int:
-        return len(self._newcomers) + len(self._settled)
+    def admit(self, session_id: str) -> None:
+        """Has it told that a peer of its own has its number."""
+        self.own(session_id)
+        self._admitted[session_id] = None
 
-    def welcome(self, session_id: str) -> None:
-        """Has a session told everything, again if it was before."""
-        self._settled.pop(session_id, None)
-        self._newcomers[session_id] = None
+    def own(self, session_id: str) -> None:
+        """Tells it nothing more of a peer, since it is its own now."""
+        self._own.add(session_id)
+        self._told.pop(session_id, None)
 
-    def dismiss(self, session_id: str) -> None:
-        """Tells a session nothing any more."""
-        self._settled.pop(session_id, None)
-        self._newcomers.pop(session_id, None)
+    def disown(self, session_id: str) -> None:
+        """Takes a peer for its own no longer."""
+        self._own.discard(session_id)
+        self._admitted.pop(session_id, None)
 
     def touch(self, session_id: str) -> None:
         """Marks that a peer came, changed or went."""
@@ -66,30 +68,35 @@ class Audience:
         """Has it told that leases of the canvas changed."""
         self._leases_changed = True
 
-    def take(self, roster: Roster, revision: int) -> News:
-        """What is news since the last time, which counts as told; `revision` is the room's."""
+    def renew(self) -> None:
+        """Has it told everything once more."""
+        self._anew = True
+
+    def take(self, roster: Roster) -> News:
+        """What is news since the last time, which counts as told."""
+        if self._anew:
+            self._told.clear()
+            self._touched = dict.fromkeys(peer.session_id for peer in roster)
         left: list[str] = []
         changed: list[Peer] = []
         for session_id in self._touched:
             peer, told = roster.peer(session_id), self._told.get(session_id)
-            if peer is not None and peer != told:
+            if peer is not None and session_id not in self._own and peer != told:
                 self._told[session_id] = peer
                 changed.append(peer)
             elif peer is None and told is not None:
                 del self._told[session_id]
                 left.append(session_id)
-        peers = roster.peers()
+        admitted = (roster.peer(session_id) for session_id in self._admitted)
         news = News(
-            newcomers=tuple(peer for peer in peers if peer.session_id in self._newcomers),
-            settled=tuple(self._settled),
+            anew=self._anew,
+            admitted=tuple(peer for peer in admitted if peer is not None),
             left=tuple(left),
             changed=tuple(changed),
             version=self._version,
             leases_changed=self._leases_changed,
-            peers=peers,
-            revision=revision,
+            shared=len(roster) > len(self._own),
         )
-        self._settled |= self._newcomers
-        self._newcomers, self._touched = {}, {}
-        self._version, self._leases_changed = None, False
+        self._admitted, self._touched = {}, {}
+        self._version, self._leases_changed, self._anew = None, False, False
         return news

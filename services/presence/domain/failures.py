@@ -1,6 +1,6 @@
 """What can be wrong with a session of presence."""
 
-from servicekit.errors import Invalid, TooMany
+from servicekit.errors import Invalid
 
 
 class SessionIdReused(Invalid):
@@ -19,12 +19,3 @@ class SessionUnknown(Invalid):
 
     def __init__(self, session_id: str) -> None:
         super().__init__(f"The session {session_id!r} has not joined.", session_id=session_id)
-
-
-class RoomFull(TooMany):
-    """Every number of the room is taken (PR3)."""
-
-    reason = "presence_room_full"
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"At most {limit} windows can have a canvas open.", limit=limit)

@@ -1,67 +1,68 @@
 """Who is in a room: their numbers, and where they are."""
 
-import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
-
-from services.presence.domain.failures import RoomFull
 
 MAX_PEERS = 64
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A session as the others see it; cursor and drag preview as JSON."""
+    """A session as the others see it; cursor and drag preview as JSON.
+
+    Whoever has the greatest `term` of a session speaks for it.
+    """
 
     session_id: str
     number: int
     cursor: bytes = b"null"
     drag: bytes = b"null"
-
-    @cached_property
-    def entry(self) -> bytes:
-        """Its JSON object, made once for all frames that it is part of."""
-        return b'{"id":%s,"number":%d,"cursor":%s,"drag":%s}' % (
-            json.dumps(self.session_id, ensure_ascii=False).encode(),
-            self.number,
-            self.cursor,
-            self.drag,
-        )
+    term: int = 0
 
 
 class Roster:
-    """The peers of one room, each under a number that is its own while it stays."""
+    """The peers of one room, each with who speaks for it: a gateway, or another instance's id."""
 
     def __init__(self) -> None:
         self._peers: dict[str, Peer] = {}
+        self._speakers: dict[str, object] = {}
 
     def __len__(self) -> int:
         return len(self._peers)
 
-    def peers(self) -> tuple[Peer, ...]:
-        """All of them, in the order in which they joined."""
-        return tuple(self._peers.values())
+    def __iter__(self) -> Iterator[Peer]:
+        """All of them, in the order in which they came."""
+        return iter(self._peers.values())
 
     def peer(self, session_id: str) -> Peer | None:
         """One of them, None if it is not here."""
         return self._peers.get(session_id)
 
-    def join(self, session_id: str) -> None:
-        """Lets a session in under the lowest free number (PR2). Raises `RoomFull` (PR3)."""
-        taken = {peer.number for peer in self._peers.values()}
-        free = (number for number in range(1, MAX_PEERS + 1) if number not in taken)
-        number = next(free, None)
-        if number is None:
-            raise RoomFull(MAX_PEERS)
-        self._peers[session_id] = Peer(session_id, number)
+    def speaker(self, session_id: str) -> object | None:
+        """Who speaks for a peer, None if it is not here."""
+        return self._speakers.get(session_id)
 
-    def move(self, session_id: str, cursor: bytes, drag: bytes) -> bool:
-        """Keeps the latest presence of a session that is here; whether it is another (PR6)."""
-        before = self._peers[session_id]
-        after = Peer(session_id, before.number, cursor, drag)
-        self._peers[session_id] = after
-        return after != before
+    def spoken_for_by(self, speaker: object) -> list[Peer]:
+        """The peers that somebody speaks for."""
+        return [peer for peer in self if self._speakers[peer.session_id] == speaker]
 
-    def leave(self, session_id: str) -> None:
-        """Lets a session that is here go, which frees its number."""
-        del self._peers[session_id]
+    def free_number(self, wanted: int) -> int | None:
+        """The wanted number if it is free, or else the lowest that is (PR2); None if none is."""
+        taken = {peer.number for peer in self}
+        if 1 <= wanted <= MAX_PEERS and wanted not in taken:
+            return wanted
+        return next((number for number in range(1, MAX_PEERS + 1) if number not in taken), None)
+
+    def put(self, peer: Peer, speaker: object) -> bool:
+        """Has a peer here as its speaker says, a new speaker too; whether it is news."""
+        self._speakers[peer.session_id] = speaker
+        before = self._peers.get(peer.session_id)
+        self._peers[peer.session_id] = peer
+        return before != peer
+
+    def drop(self, session_id: str, speaker: object) -> bool:
+        """Lets a peer go if that is who speaks for it; whether it was."""
+        if self._speakers.get(session_id) != speaker:
+            return False
+        del self._peers[session_id], self._speakers[session_id]
+        return True

@@ -3,8 +3,8 @@
 isort:skip_file
 Presence: who has a canvas open, where their cursors are, and that something changed.
 
-Nothing here is stored. Frames are the JSON text frames of the browser's WebSocket, made
-once here and passed on as they are.
+Nothing here is stored. A gateway shows the windows of its own sockets to one another; of this
+service it hears who else is there, and what was committed.
 """
 
 from collections import abc as _abc
@@ -24,81 +24,45 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ConnectRequest(_message.Message):
-    """From a gateway."""
+    """What happened at the sockets of a gateway, in this order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    JOIN_FIELD_NUMBER: _builtins.int
-    MOVE_FIELD_NUMBER: _builtins.int
-    LEAVE_FIELD_NUMBER: _builtins.int
-    RESYNC_FIELD_NUMBER: _builtins.int
-    BATCH_FIELD_NUMBER: _builtins.int
+    LEFT_SESSION_IDS_FIELD_NUMBER: _builtins.int
+    JOINS_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def join(self) -> Global___Join:
-        """A socket opened."""
+    def left_session_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The sessions whose sockets closed, by themselves or because they were told to. A session is
+        known until this, even if it was refused.
+        """
 
     @_builtins.property
-    def move(self) -> Global___Move:
-        """Its presence changed."""
+    def joins(self) -> _containers.RepeatedCompositeFieldContainer[Global___Join]:
+        """Those whose sockets opened."""
 
     @_builtins.property
-    def leave(self) -> Global___Leave:
-        """It closed."""
-
-    @_builtins.property
-    def resync(self) -> Global___Resync:
-        """It has dropped frames that it could not take."""
-
-    @_builtins.property
-    def batch(self) -> Global___Batch:
-        """Several such things, at sockets of any room."""
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___Move]:
+        """Those whose presence changed, in rooms that are shared."""
 
     def __init__(
         self,
         *,
-        join: Global___Join | None = ...,
-        move: Global___Move | None = ...,
-        leave: Global___Leave | None = ...,
-        resync: Global___Resync | None = ...,
-        batch: Global___Batch | None = ...,
+        left_session_ids: _abc.Iterable[_builtins.str] | None = ...,
+        joins: _abc.Iterable[Global___Join] | None = ...,
+        moves: _abc.Iterable[Global___Move] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "event", b"event", "join", b"join", "leave", b"leave", "move", b"move", "resync", b"resync"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "event", b"event", "join", b"join", "leave", b"leave", "move", b"move", "resync", b"resync"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["joins", b"joins", "left_session_ids", b"left_session_ids", "moves", b"moves"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["join", "move", "leave", "resync", "batch"]  # noqa: Y015
-    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConnectRequest: _TypeAlias = ConnectRequest  # noqa: Y015
 
 @_typing.final
-class Batch(_message.Message):
-    """What happened within a tick."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REQUESTS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConnectRequest]:
-        """In their order. None of them is a batch again."""
-
-    def __init__(
-        self,
-        *,
-        requests: _abc.Iterable[Global___ConnectRequest] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Batch: _TypeAlias = Batch  # noqa: Y015
-
-@_typing.final
 class Join(_message.Message):
-    """A socket opened."""
+    """A socket opened, or its gateway has made another stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -106,6 +70,8 @@ class Join(_message.Message):
     ACCOUNT_ID_FIELD_NUMBER: _builtins.int
     CANVAS_ID_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The gateway's id of the socket, unique for ever, 1 to 80 characters."""
     account_id: _builtins.str
@@ -114,6 +80,10 @@ class Join(_message.Message):
     """The canvas, checked by the gateway."""
     revision: _builtins.int
     """The canvas's revision, for the welcome."""
+    number: _builtins.int
+    """The number that the session has already, 0 for none: it keeps it unless it is another's now."""
+    term: _builtins.int
+    """Grows with every stream that the gateway makes: the session is where the newest says."""
     def __init__(
         self,
         *,
@@ -121,10 +91,12 @@ class Join(_message.Message):
         account_id: _builtins.str = ...,
         canvas_id: _builtins.str = ...,
         revision: _builtins.int = ...,
+        number: _builtins.int = ...,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "canvas_id", b"canvas_id", "revision", b"revision", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "canvas_id", b"canvas_id", "number", b"number", "revision", b"revision", "session_id", b"session_id", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -161,148 +133,38 @@ class Move(_message.Message):
 Global___Move: _TypeAlias = Move  # noqa: Y015
 
 @_typing.final
-class Leave(_message.Message):
-    """A socket closed, by itself or because it was told to."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_ID_FIELD_NUMBER: _builtins.int
-    session_id: _builtins.str
-    """The socket. Its id is known until this, even if it was refused."""
-    def __init__(
-        self,
-        *,
-        session_id: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Leave: _TypeAlias = Leave  # noqa: Y015
-
-@_typing.final
-class Resync(_message.Message):
-    """A socket has dropped frames: it is welcomed anew, keeping its id and number."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_ID_FIELD_NUMBER: _builtins.int
-    session_id: _builtins.str
-    """The socket."""
-    def __init__(
-        self,
-        *,
-        session_id: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session_id", b"session_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Resync: _TypeAlias = Resync  # noqa: Y015
-
-@_typing.final
 class ConnectResponse(_message.Message):
-    """To a gateway."""
+    """To a gateway: what happened within a tick, in this order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    DELIVER_FIELD_NUMBER: _builtins.int
-    CLOSE_FIELD_NUMBER: _builtins.int
+    CLOSES_FIELD_NUMBER: _builtins.int
+    ROOMS_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
+    heartbeat: _builtins.bool
+    """All sockets hear a heartbeat."""
     @_builtins.property
-    def deliver(self) -> Global___Deliver:
-        """Send a frame to sockets."""
+    def closes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Close]:
+        """The sockets to close."""
 
     @_builtins.property
-    def close(self) -> Global___Close:
-        """Close a socket."""
+    def rooms(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoomUpdate]:
+        """The rooms in which something happened."""
 
     def __init__(
         self,
         *,
-        deliver: Global___Deliver | None = ...,
-        close: Global___Close | None = ...,
+        closes: _abc.Iterable[Global___Close] | None = ...,
+        rooms: _abc.Iterable[Global___RoomUpdate] | None = ...,
+        heartbeat: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "deliver", b"deliver", "event", b"event"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["close", b"close", "deliver", b"deliver", "event", b"event"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closes", b"closes", "heartbeat", b"heartbeat", "rooms", b"rooms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["deliver", "close"]  # noqa: Y015
-    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConnectResponse: _TypeAlias = ConnectResponse  # noqa: Y015
-
-@_typing.final
-class Deliver(_message.Message):
-    """A frame for sockets."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_IDS_FIELD_NUMBER: _builtins.int
-    FRAME_FIELD_NUMBER: _builtins.int
-    OMISSIONS_FIELD_NUMBER: _builtins.int
-    REPLACES_FIELD_NUMBER: _builtins.int
-    frame: _builtins.bytes
-    """The JSON text frame."""
-    replaces: _builtins.bool
-    """The frame is a welcome: what waits for these sockets, and what they knew, is superseded."""
-    @_builtins.property
-    def session_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The sockets."""
-
-    @_builtins.property
-    def omissions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Omission]:
-        """Those of the sockets that get the frame without a part of it: their own presence."""
-
-    def __init__(
-        self,
-        *,
-        session_ids: _abc.Iterable[_builtins.str] | None = ...,
-        frame: _builtins.bytes = ...,
-        omissions: _abc.Iterable[Global___Omission] | None = ...,
-        replaces: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frame", b"frame", "omissions", b"omissions", "replaces", b"replaces", "session_ids", b"session_ids"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Deliver: _TypeAlias = Deliver  # noqa: Y015
-
-@_typing.final
-class Omission(_message.Message):
-    """What a socket does not get of a frame, so that nothing is echoed."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_ID_FIELD_NUMBER: _builtins.int
-    START_FIELD_NUMBER: _builtins.int
-    END_FIELD_NUMBER: _builtins.int
-    session_id: _builtins.str
-    """The socket, one of those of the frame."""
-    start: _builtins.int
-    """The first byte to leave out."""
-    end: _builtins.int
-    """The first byte after it that is sent again."""
-    def __init__(
-        self,
-        *,
-        session_id: _builtins.str = ...,
-        start: _builtins.int = ...,
-        end: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "session_id", b"session_id", "start", b"start"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Omission: _TypeAlias = Omission  # noqa: Y015
 
 @_typing.final
 class Close(_message.Message):
@@ -316,7 +178,9 @@ class Close(_message.Message):
     session_id: _builtins.str
     """The socket."""
     code: _builtins.int
-    """The WebSocket close code: 4429 when the room is full, 4404 when the canvas was deleted."""
+    """The WebSocket close code: 4429 when the room is full, 4404 when the canvas was deleted, 4409
+    when the session's number went to another.
+    """
     reason: _builtins.str
     """For people."""
     def __init__(
@@ -333,6 +197,132 @@ class Close(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Close: _TypeAlias = Close  # noqa: Y015
+
+@_typing.final
+class RoomUpdate(_message.Message):
+    """What happened in a room, for a gateway whose sockets are in it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCOUNT_ID_FIELD_NUMBER: _builtins.int
+    CANVAS_ID_FIELD_NUMBER: _builtins.int
+    ANEW_FIELD_NUMBER: _builtins.int
+    ADMISSIONS_FIELD_NUMBER: _builtins.int
+    LEFT_SESSION_IDS_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
+    FRAMES_FIELD_NUMBER: _builtins.int
+    account_id: _builtins.str
+    """The account."""
+    canvas_id: _builtins.str
+    """The canvas."""
+    anew: _builtins.bool
+    """The peers of this update are all there are; whom the gateway knew else is gone."""
+    revision: _builtins.int
+    """The newest revision of the canvas that is known."""
+    shared: _builtins.bool
+    """Sockets of other gateways are in the room: they have to be told where this one's are."""
+    @_builtins.property
+    def admissions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Admission]:
+        """Sockets of the gateway that have their number now. They are to be welcomed."""
+
+    @_builtins.property
+    def left_session_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The peers at other gateways that are gone."""
+
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Peer]:
+        """The peers at other gateways that came or changed."""
+
+    @_builtins.property
+    def frames(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """JSON text frames for the sockets that were welcomed before."""
+
+    def __init__(
+        self,
+        *,
+        account_id: _builtins.str = ...,
+        canvas_id: _builtins.str = ...,
+        anew: _builtins.bool = ...,
+        admissions: _abc.Iterable[Global___Admission] | None = ...,
+        left_session_ids: _abc.Iterable[_builtins.str] | None = ...,
+        peers: _abc.Iterable[Global___Peer] | None = ...,
+        revision: _builtins.int = ...,
+        shared: _builtins.bool = ...,
+        frames: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "admissions", b"admissions", "anew", b"anew", "canvas_id", b"canvas_id", "frames", b"frames", "left_session_ids", b"left_session_ids", "peers", b"peers", "revision", b"revision", "shared", b"shared"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoomUpdate: _TypeAlias = RoomUpdate  # noqa: Y015
+
+@_typing.final
+class Admission(_message.Message):
+    """A socket has its number."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """The socket."""
+    number: _builtins.int
+    """1 to 64, its own in the room while it stays."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Admission: _TypeAlias = Admission  # noqa: Y015
+
+@_typing.final
+class Peer(_message.Message):
+    """A session as the others see it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    DRAG_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """Its id."""
+    number: _builtins.int
+    """1 to 64."""
+    cursor: _builtins.bytes
+    """JSON of the cursor."""
+    drag: _builtins.bytes
+    """JSON of the drag preview."""
+    term: _builtins.int
+    """That of its join."""
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        number: _builtins.int = ...,
+        cursor: _builtins.bytes = ...,
+        drag: _builtins.bytes = ...,
+        term: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "drag", b"drag", "number", b"number", "session_id", b"session_id", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Peer: _TypeAlias = Peer  # noqa: Y015
 
 @_typing.final
 class AnnounceRequest(_message.Message):
@@ -434,3 +424,59 @@ class AnnounceResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AnnounceResponse: _TypeAlias = AnnounceResponse  # noqa: Y015
+
+@_typing.final
+class RoomNews(_message.Message):
+    """What instances of this service tell one another of a room, over Valkey."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    ANEW_FIELD_NUMBER: _builtins.int
+    ASKS_FIELD_NUMBER: _builtins.int
+    LEFT_SESSION_IDS_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
+    INVALIDATIONS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    """The instance that says so."""
+    anew: _builtins.bool
+    """The peers are all that this instance has; whom others knew of it else is gone."""
+    asks: _builtins.bool
+    """The others are to say whom they have."""
+    revision: _builtins.int
+    """The newest revision of the canvas that it knows."""
+    gone: _builtins.bool
+    """Nobody of it is in the room any more, nor comes in."""
+    @_builtins.property
+    def left_session_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Its peers that are gone."""
+
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Peer]:
+        """Its peers that came or changed."""
+
+    @_builtins.property
+    def invalidations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Invalidation]:
+        """What was committed, in its order."""
+
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        anew: _builtins.bool = ...,
+        asks: _builtins.bool = ...,
+        left_session_ids: _abc.Iterable[_builtins.str] | None = ...,
+        peers: _abc.Iterable[Global___Peer] | None = ...,
+        invalidations: _abc.Iterable[Global___Invalidation] | None = ...,
+        revision: _builtins.int = ...,
+        gone: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anew", b"anew", "asks", b"asks", "gone", b"gone", "instance_id", b"instance_id", "invalidations", b"invalidations", "left_session_ids", b"left_session_ids", "peers", b"peers", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoomNews: _TypeAlias = RoomNews  # noqa: Y015

@@ -53,9 +53,8 @@ class PresenceServiceServicer:
 
     def Connect(self, request_iterator, context):
         """The one stream between a gateway process and this instance, for all its sockets. When it
-        ends, all sessions that came over it have left.
-        INVALID_ARGUMENT ends the stream: a session id used twice, or an unknown one, or a batch in a
-        batch.
+        ends, all sessions that came over it have left, but for those that have joined over another.
+        INVALID_ARGUMENT ends the stream: a session that joins twice over it, or an unknown one.
         UNAVAILABLE ends it when the instance goes away: connect again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -63,8 +62,8 @@ class PresenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Announce(self, request, context):
-        """Tells rooms that something was committed. A room that nobody is in needs no telling.
-        Repeating is harmless.
+        """Tells rooms that something was committed, those of other instances too. A room that nobody is
+        in needs no telling. Repeating is harmless.
         INVALID_ARGUMENT: more than 500.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -3,8 +3,8 @@
 isort:skip_file
 Presence: who has a canvas open, where their cursors are, and that something changed.
 
-Nothing here is stored. Frames are the JSON text frames of the browser's WebSocket, made
-once here and passed on as they are.
+Nothing here is stored. A gateway shows the windows of its own sockets to one another; of this
+service it hears who else is there, and what was committed.
 """
 
 from collections import abc as _abc
@@ -39,14 +39,13 @@ class PresenceServiceStub:
     def __new__(cls, channel: _aio.Channel) -> PresenceServiceAsyncStub: ...
     Connect: _grpc.StreamStreamMultiCallable[_presence_pb2.ConnectRequest, _presence_pb2.ConnectResponse]
     """The one stream between a gateway process and this instance, for all its sockets. When it
-    ends, all sessions that came over it have left.
-    INVALID_ARGUMENT ends the stream: a session id used twice, or an unknown one, or a batch in a
-    batch.
+    ends, all sessions that came over it have left, but for those that have joined over another.
+    INVALID_ARGUMENT ends the stream: a session that joins twice over it, or an unknown one.
     UNAVAILABLE ends it when the instance goes away: connect again.
     """
     Announce: _grpc.UnaryUnaryMultiCallable[_presence_pb2.AnnounceRequest, _presence_pb2.AnnounceResponse]
-    """Tells rooms that something was committed. A room that nobody is in needs no telling.
-    Repeating is harmless.
+    """Tells rooms that something was committed, those of other instances too. A room that nobody is
+    in needs no telling. Repeating is harmless.
     INVALID_ARGUMENT: more than 500.
     """
 
@@ -57,14 +56,13 @@ class PresenceServiceAsyncStub(PresenceServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Connect: _aio.StreamStreamMultiCallable[_presence_pb2.ConnectRequest, _presence_pb2.ConnectResponse]  # type: ignore[assignment]
     """The one stream between a gateway process and this instance, for all its sockets. When it
-    ends, all sessions that came over it have left.
-    INVALID_ARGUMENT ends the stream: a session id used twice, or an unknown one, or a batch in a
-    batch.
+    ends, all sessions that came over it have left, but for those that have joined over another.
+    INVALID_ARGUMENT ends the stream: a session that joins twice over it, or an unknown one.
     UNAVAILABLE ends it when the instance goes away: connect again.
     """
     Announce: _aio.UnaryUnaryMultiCallable[_presence_pb2.AnnounceRequest, _presence_pb2.AnnounceResponse]  # type: ignore[assignment]
-    """Tells rooms that something was committed. A room that nobody is in needs no telling.
-    Repeating is harmless.
+    """Tells rooms that something was committed, those of other instances too. A room that nobody is
+    in needs no telling. Repeating is harmless.
     INVALID_ARGUMENT: more than 500.
     """
 
@@ -78,9 +76,8 @@ class PresenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_presence_pb2.ConnectResponse], _abc.AsyncIterator[_presence_pb2.ConnectResponse]]:
         """The one stream between a gateway process and this instance, for all its sockets. When it
-        ends, all sessions that came over it have left.
-        INVALID_ARGUMENT ends the stream: a session id used twice, or an unknown one, or a batch in a
-        batch.
+        ends, all sessions that came over it have left, but for those that have joined over another.
+        INVALID_ARGUMENT ends the stream: a session that joins twice over it, or an unknown one.
         UNAVAILABLE ends it when the instance goes away: connect again.
         """
 
@@ -90,8 +87,8 @@ class PresenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _presence_pb2.AnnounceRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_presence_pb2.AnnounceResponse, _abc.Awaitable[_presence_pb2.AnnounceResponse]]:
-        """Tells rooms that something was committed. A room that nobody is in needs no telling.
-        Repeating is harmless.
+        """Tells rooms that something was committed, those of other instances too. A room that nobody is
+        in needs no telling. Repeating is harmless.
         INVALID_ARGUMENT: more than 500.
         """
 

@@ -1,0 +1,110 @@
+"""The JSON text frames that tell windows of their peers, each made once for all that get it."""
+
+import json
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from gateway.rooms.audience import News
+from gateway.rooms.peers import Peer
+
+_PEERS_HEAD = b'{"type":"peers","peers":['
+_PEERS_TAIL = b"]}"
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A frame for some windows; `own` is where in it, from and to, some find themselves.
+
+    Those get it without that part.
+    """
+
+    session_ids: tuple[str, ...]
+    frame: bytes
+    own: tuple[tuple[str, int, int], ...] = ()
+
+    def each(self) -> Iterator[tuple[str, bytes]]:
+        """What each window gets."""
+        frame = self.frame
+        cut = {session_id: frame[:start] + frame[end:] for session_id, start, end in self.own}
+        for session_id in self.session_ids:
+            yield session_id, cut.get(session_id, frame)
+
+
+def deliveries(news: News) -> Iterator[Delivery]:
+    """The frames that tell the settled what is news: nobody hears of itself (PR5)."""
+    if not news.settled:
+        return
+    for session_id in news.left:
+        yield Delivery(news.settled, _frame(type="leave", id=session_id))
+    yield from _changes(news.settled, news.changed)
+
+
+def welcome(newcomer: Peer, peers: Iterable[Peer], *, revision: int, server_time: str) -> bytes:
+    """The frame that tells a window everything (PR4)."""
+    others = b",".join(peer.entry for peer in peers if peer is not newcomer)
+    head = _frame(type="welcome", selfId=newcomer.session_id, number=newcomer.number)
+    tail = _frame(revision=revision, serverTime=server_time)
+    return b'%s,"peers":[%s],%s' % (head[:-1], others, tail[1:])
+
+
+def heartbeat(server_time: str) -> bytes:
+    """The frame that shows that the line is alive (PR11)."""
+    return _frame(type="heartbeat", serverTime=server_time)
+
+
+def invalidate(revision: int) -> bytes:
+    """The frame that shows that a canvas is further than windows may know (PR10)."""
+    return _frame(type="invalidate", revision=revision)
+
+
+def _changes(settled: tuple[str, ...], changed: tuple[Peer, ...]) -> Iterator[Delivery]:
+    """One `peer` for a session that one other changed for, one `peers` for several (PR6)."""
+    movers = {peer.session_id for peer in changed}
+    match changed:
+        case ():
+            return
+        case (peer,):
+            yield from _to(_without(settled, movers), _peer(peer))
+        case (first, second):
+            yield from _to(_without(settled, movers), _peers(changed))
+            yield from _to(_only(settled, first), _peer(second))
+            yield from _to(_only(settled, second), _peer(first))
+        case _:
+            yield Delivery(settled, _peers(changed), tuple(_own(settled, changed)))
+
+
+def _to(session_ids: tuple[str, ...], frame: bytes) -> Iterator[Delivery]:
+    if session_ids:
+        yield Delivery(session_ids, frame)
+
+
+def _without(settled: tuple[str, ...], movers: Collection[str]) -> tuple[str, ...]:
+    return tuple(session_id for session_id in settled if session_id not in movers)
+
+
+def _only(settled: tuple[str, ...], peer: Peer) -> tuple[str, ...]:
+    return (peer.session_id,) if peer.session_id in settled else ()
+
+
+def _peer(peer: Peer) -> bytes:
+    return b'{"type":"peer",' + peer.entry[1:]
+
+
+def _peers(changed: tuple[Peer, ...]) -> bytes:
+    return _PEERS_HEAD + b",".join(peer.entry for peer in changed) + _PEERS_TAIL
+
+
+def _own(settled: tuple[str, ...], changed: tuple[Peer, ...]) -> Iterator[tuple[str, int, int]]:
+    listening = frozenset(settled)
+    start = len(_PEERS_HEAD)
+    for index, peer in enumerate(changed):
+        end = start + len(peer.entry)
+        if peer.session_id in listening:
+            # One comma goes along: the one behind, before the last entry the one in front.
+            last = index == len(changed) - 1
+            yield peer.session_id, start - last, end + (not last)
+        start = end + 1
+
+
+def _frame(**members: object) -> bytes:
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
