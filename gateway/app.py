@@ -27,6 +27,7 @@ from gateway.presence import linked
 from gateway.readiness import Check
 from gateway.routes.auth import AuthRoutes
 from gateway.routes.canvases import CanvasRoutes
+from gateway.routes.events import EventsRoutes
 from gateway.routes.generations import GenerationRoutes
 from gateway.routes.realtime import RealtimeRoute
 from gateway.routes.resources import ResourceRoutes
@@ -34,6 +35,8 @@ from gateway.routes.suite import SuiteRoutes
 from gateway.routes.tasks import TaskRoutes
 from gateway.settings import Settings
 from gateway.sockets import Socket
+from gateway.texts import Texts
+from gateway.watching import Watchings, watching
 from servicekit import postgres, valkey
 from servicekit.background import background
 from servicekit.objects import Objects
@@ -69,10 +72,12 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
         await stack.enter_async_context(background(accounts.forget_ended_sessions()))
         doorkeeper = Doorkeeper(accounts, settings.origins())
         link = await stack.enter_async_context(linked(services.presence))
+        watchings = await stack.enter_async_context(watching(services.generation, services.tasks))
         realtime = RealtimeRoute(
             doorkeeper,
             services.canvas,
             link,
+            watchings,
             draining,
             recheck_seconds=settings.realtime_recheck_seconds,
         )
@@ -82,6 +87,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             accounts=accounts,
             doorkeeper=doorkeeper,
             realtime=realtime,
+            watchings=watchings,
             grants=grants,
             services=services,
             objects=objects,
@@ -99,6 +105,7 @@ def _app(
     accounts: Accounts,
     doorkeeper: Doorkeeper,
     realtime: RealtimeRoute,
+    watchings: Watchings,
     grants: Grants,
     services: Clients,
     objects: Objects,
@@ -107,12 +114,22 @@ def _app(
     draining: asyncio.Event,
 ) -> ASGIApp:
     tries = TryLimits(settings.valkey.redis_url, settings.tries_per_minute)
+    texts = Texts(services.tasks, draining)
     served = [
         *endpoints_of(AuthRoutes(accounts, grants, tries, secure=settings.secure())),
         *endpoints_of(CanvasRoutes(services.canvas)),
         *endpoints_of(ResourceRoutes(services.canvas, objects)),
         *endpoints_of(GenerationRoutes(services.generation, services.canvas)),
-        *endpoints_of(TaskRoutes(services.tasks, draining)),
+        *endpoints_of(TaskRoutes(services.tasks, texts)),
+        *endpoints_of(
+            EventsRoutes(
+                doorkeeper,
+                watchings,
+                texts,
+                draining,
+                recheck_seconds=settings.realtime_recheck_seconds,
+            )
+        ),
     ]
     pages = Pages(openapi.document(served, version=version("gesso")))
     served += endpoints_of(SuiteRoutes(pages, checks, needed=NEEDED))

@@ -5,12 +5,13 @@ import gzip
 import re
 import secrets
 import time
-from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, NoReturn
 
 import grpc
 import msgspec
+import msgspec.inspect
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -166,15 +167,33 @@ def _idempotency_key(request: Request) -> str:
 
 def _query(request: Request, kind: type[Input]) -> Input:
     given = request.query_params.multi_items()
-    times = Counter(name for name, _ in given)
-    if len(times) != len(given):
-        raise Invalid("Given twice.", path=times.most_common(1)[0][0])
     if any("\0" in value for _, value in given):
         raise Invalid("The query contains U+0000.")
+    lists = _lists(kind)
+    values: dict[str, Any] = {}
+    for name, value in given:
+        if name in lists:
+            values.setdefault(name, []).append(value)
+        elif name in values:
+            raise Invalid("Given twice.", path=name)
+        else:
+            values[name] = value
     try:
-        return msgspec.convert(dict(given), kind, strict=False)
+        return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         _refuse(error)
+
+
+@cache
+def _lists(kind: type[Input]) -> frozenset[str]:
+    """The members of a query that may be given several times."""
+    info = msgspec.inspect.type_info(kind)
+    assert isinstance(info, msgspec.inspect.StructType)
+    return frozenset(
+        field.encode_name
+        for field in info.fields
+        if isinstance(field.type, msgspec.inspect.ListType)
+    )
 
 
 async def _body(request: Request, endpoint: Endpoint) -> Any:

@@ -68,12 +68,12 @@ class UnsupportedMediaType(Invalid):
 
 
 class InvalidCursor(Invalid):
-    """The place in a text to go on from is none."""
+    """The place to go on from is none."""
 
     reason = "invalid_cursor"
 
-    def __init__(self) -> None:
-        super().__init__("after and Last-Event-ID are non-negative integers.", path="after")
+    def __init__(self, detail: str = "after and Last-Event-ID are non-negative integers.") -> None:
+        super().__init__(detail, path="after")
 
 
 class InvalidOperation(Invalid):

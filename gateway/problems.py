@@ -63,7 +63,7 @@ REASONS: dict[str, tuple[int, str]] = {
     "internal": (500, "Something went wrong on our side."),
     "invalid_argument": (422, "Something in the request is wrong; `errors` says where."),
     "invalid_credentials": (401, "The e-mail address or the password is wrong."),
-    "invalid_cursor": (400, "`after` and `Last-Event-ID` are non-negative integers."),
+    "invalid_cursor": (400, "`after` or `Last-Event-ID` is no place to go on from."),
     "invalid_json": (400, "The body is not JSON that all readers understand alike."),
     "invalid_operation": (400, "An operation is malformed; `operationIndex` says which."),
     "method_not_allowed": (405, "The path takes other methods; `Allow` names them."),

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import TypeVar
 
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 Item = TypeVar("Item")
 
@@ -16,15 +17,32 @@ MOVED = b"retry: 1000\n\n"
 _HEADERS = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
 
 
-def event(name: str, data: bytes, event_id: int | None = None) -> bytes:
+def event(name: str, data: bytes, event_id: int | str | None = None) -> bytes:
     """One event; `data` is JSON on one line."""
     line = b"" if event_id is None else f"id: {event_id}\n".encode()
     return b"%bevent: %b\ndata: %b\n\n" % (line, name.encode(), data)
 
 
+def place(event_id: str) -> bytes:
+    """Where the stream is now, for a reader that comes back; no event."""
+    return f"id: {event_id}\n\n".encode()
+
+
+class _Stream(StreamingResponse):
+    """A stream of events; HEAD is answered with its head, since the stream may never end."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "HEAD":
+            head = {"status": self.status_code, "headers": self.raw_headers}
+            await send({"type": "http.response.start", **head})
+            await send({"type": "http.response.body"})
+        else:
+            await super().__call__(scope, receive, send)
+
+
 def response(events: AsyncIterator[bytes]) -> StreamingResponse:
     """The answer that streams events, which nobody on the way may keep or compress."""
-    return StreamingResponse(events, headers=_HEADERS, media_type="text/event-stream")
+    return _Stream(events, headers=_HEADERS, media_type="text/event-stream")
 
 
 async def until(over: asyncio.Event, items: AsyncIterator[Item]) -> AsyncIterator[Item]:

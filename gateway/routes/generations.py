@@ -11,7 +11,7 @@ from gesso.generation.v1.generation_pb2_grpc import GenerationServiceStub
 from gesso.wallet.v1 import wallet_pb2
 from gesso.wallet.v1.wallet_pb2_grpc import WalletServiceStub
 from msgspec import Meta
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 from gateway.credits import credits_from_micros
 from gateway.endpoints import Answer, Call, Input, NoQuery, Output, PageQuery, endpoint
@@ -205,7 +205,8 @@ class GenerationRoutes:
         )
         enqueued = await self._generation.call(self._stub.Enqueue, request, call.behalf)
         headers = {"Idempotent-Replayed": "true"} if enqueued.replayed else {}
-        return Answer(Operation(_view_of_operation(enqueued.job, call.request)), 202, headers)
+        view = _view_of_operation(enqueued.job, language_of(call.request))
+        return Answer(Operation(view), 202, headers)
 
     @endpoint(
         "GET",
@@ -243,7 +244,7 @@ class GenerationRoutes:
         page = await self._generation.call(self._stub.ListJobSummaries, request, call.behalf)
         return Answer(
             Jobs(
-                jobs=[_view_of_job(job, call.request) for job in page.jobs],
+                jobs=[view_of_job(job, language_of(call.request)) for job in page.jobs],
                 next_page_token=page.next_page_token or None,
             )
         )
@@ -259,7 +260,7 @@ class GenerationRoutes:
         """Say where a job is."""
         request = pb.GetJobSummaryRequest(job_id=call.path["job_id"])
         found = await self._generation.call(self._stub.GetJobSummary, request, call.behalf)
-        return Answer(_view_of_operation(found.job, call.request))
+        return Answer(_view_of_operation(found.job, language_of(call.request)))
 
     @endpoint("GET", "/api/wallet", tag="wallet", query=PageQuery, answers={200: Wallet})
     async def wallet(self, call: Call[None, PageQuery]) -> Answer:
@@ -303,18 +304,22 @@ def _statuses(names: str) -> Iterable[pb.JobStatus.ValueType]:
         yield _STATUSES[name]
 
 
-def _phase_label(job: pb.JobSummary, request: Request) -> str:
+def language_of(connection: HTTPConnection) -> str:
+    """The language that a request or a handshake asks for, among those that we speak."""
+    return "zh" if connection.headers.get("accept-language", "").startswith("zh") else "en"
+
+
+def _phase_label(job: pb.JobSummary, language: str) -> str:
     if job.status != pb.JOB_STATUS_RUNNING:
         return ""
-    language = "zh" if request.headers.get("accept-language", "").startswith("zh") else "en"
     return _PHASE_LABELS[language][_PHASE_NAMES[job.phase]]
 
 
-def _view_of_operation(job: pb.JobSummary, request: Request) -> OperationView:
+def _view_of_operation(job: pb.JobSummary, language: str) -> OperationView:
     return OperationView(
         operation_id=job.job_id,
         status=_STATUS_NAMES[job.status],
-        phase_label=_phase_label(job, request),
+        phase_label=_phase_label(job, language),
         phase_detail=job.phase_detail,
         progress=job.progress,
         updated_at_micros=micros_from_time(time_from_timestamp(job.update_time)),
@@ -323,7 +328,8 @@ def _view_of_operation(job: pb.JobSummary, request: Request) -> OperationView:
     )
 
 
-def _view_of_job(job: pb.JobSummary, request: Request) -> JobView:
+def view_of_job(job: pb.JobSummary, language: str) -> JobView:
+    """A job as lists show it."""
     return JobView(
         job_id=job.job_id,
         kind=job.kind,
@@ -331,7 +337,7 @@ def _view_of_job(job: pb.JobSummary, request: Request) -> JobView:
         label=job.label,
         status=_STATUS_NAMES[job.status],
         phase=_PHASE_NAMES[job.phase],
-        phase_label=_phase_label(job, request),
+        phase_label=_phase_label(job, language),
         phase_detail=job.phase_detail,
         progress=job.progress,
         price_credits=credits_from_micros(job.price_micros),

@@ -17,7 +17,10 @@ from gateway.auth import Asker, Doorkeeper
 from gateway.frames import MalformedFrame, presence_from_text
 from gateway.mailbox import Closed
 from gateway.presence import PresenceLink, Session
+from gateway.routes.generations import language_of
+from gateway.routes.states import Mark, States
 from gateway.sockets import SOCKET, Socket
+from gateway.watching import Watchings
 from servicekit.client import Client
 from servicekit.errors import Failure, Invalid, NotFound
 from servicekit.identity import Behalf
@@ -63,6 +66,7 @@ class RealtimeRoute:
         doorkeeper: Doorkeeper,
         canvas: Client,
         link: PresenceLink,
+        watchings: Watchings,
         draining: asyncio.Event,
         *,
         recheck_seconds: float,
@@ -71,6 +75,7 @@ class RealtimeRoute:
         self._canvas = canvas
         self._stub = CanvasServiceStub(canvas.channel)
         self._link = link
+        self._watchings = watchings
         self._draining = draining
         self._recheck_seconds = recheck_seconds
         # Those that are to be looked at first come first.
@@ -126,17 +131,24 @@ class RealtimeRoute:
             return refused
         account_id = asker.account.account_id
         socket: Socket = websocket.scope["state"][SOCKET]
+        states = States(canvas_id, language_of(websocket), send_at_once=socket.send_at_once)
         async with self._link.session(
-            account_id, canvas_id, revision, pass_on=socket.send_at_once
+            account_id, canvas_id, revision, pass_on=states.pass_on
         ) as session:
+            states.begin(session, account_id, self._watchings)
             window = _Window(websocket, canvas_id, session, self._next_recheck())
             self._windows[window] = None
             try:
                 socket.attach(partial(_hear, session), partial(session.end, LEFT))
                 # Who was on the way in when the others were sent away.
-                return GOING_AWAY if self._draining.is_set() else await _told(websocket, session)
+                return (
+                    GOING_AWAY
+                    if self._draining.is_set()
+                    else await _told(websocket, session, states)
+                )
             finally:
                 del self._windows[window]
+                states.end()
 
     async def _admitted(
         self, websocket: WebSocket, canvas_id: str
@@ -190,12 +202,14 @@ class RealtimeRoute:
             window.session.end(GOING_AWAY)
 
 
-async def _told(websocket: WebSocket, session: Session) -> Closed | None:
+async def _told(websocket: WebSocket, session: Session, states: States) -> Closed | None:
     """Tells a window what its socket did not take at once, until it has left (None) or has to."""
     async for event in session.events():
         if isinstance(event, Closed):
             return None if event is LEFT else event
-        await websocket.send_text(event.decode())
+        if not isinstance(event, Mark):
+            await websocket.send_text(event.decode())
+        states.sent(event)
     return None
 
 

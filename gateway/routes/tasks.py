@@ -1,6 +1,5 @@
 """Tasks: create, list, read, and follow their text as it comes."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -14,16 +13,14 @@ from starlette.responses import Response
 from gateway import sse
 from gateway.endpoints import Answer, Call, Input, Media, NoQuery, Output, endpoint
 from gateway.failures import InvalidCursor
+from gateway.texts import Texts
 from servicekit.client import Client
-from servicekit.errors import Failure, Invalid, Unavailable
+from servicekit.errors import Failure, Invalid
 from servicekit.identity import Behalf
 from servicekit.ids import new_id
 from servicekit.times import rfc3339, time_from_timestamp
 
 MAX_PROMPT_BYTES = 64 * 1024
-# An instance that goes away is replaced by another one within a second or two.
-RESUME_TRIES = 5
-RESUME_SECONDS = 0.5
 
 _STATUS_NAMES = {
     pb.TASK_STATUS_QUEUED: "queued",
@@ -143,10 +140,10 @@ class Terminal(msgspec.Struct, rename="camel", frozen=True):
 class TaskRoutes:
     """Tasks of who is signed in."""
 
-    def __init__(self, tasks: Client, draining: asyncio.Event) -> None:
+    def __init__(self, tasks: Client, texts: Texts) -> None:
         self._tasks = tasks
         self._stub = TasksServiceStub(tasks.channel)
-        self._draining = draining
+        self._texts = texts
 
     @endpoint(
         "POST",
@@ -177,7 +174,7 @@ class TaskRoutes:
         )
         created = await self._tasks.call(self._stub.CreateTask, request, call.behalf)
         headers = {"Idempotent-Replayed": "true"} if created.replayed else {}
-        return Answer(_view_of_task(created.task), 202, headers)
+        return Answer(view_of_task(created.task), 202, headers)
 
     @endpoint("GET", "/api/tasks", tag="tasks", query=TasksQuery, answers={200: Tasks})
     async def tasks(self, call: Call[None, TasksQuery]) -> Answer:
@@ -192,7 +189,7 @@ class TaskRoutes:
         page = await self._tasks.call(self._stub.ListTasks, request, call.behalf)
         return Answer(
             Tasks(
-                tasks=[_view_of_task(task) for task in page.tasks],
+                tasks=[view_of_task(task) for task in page.tasks],
                 next_page_token=page.next_page_token or None,
             )
         )
@@ -217,7 +214,7 @@ class TaskRoutes:
             )
             for entry in found.logs
         ]
-        view = _view_of_task(found.task)
+        view = view_of_task(found.task)
         return Answer(TaskDetail(logs=logs, **msgspec.structs.asdict(view)))
 
     @endpoint(
@@ -249,36 +246,22 @@ class TaskRoutes:
     ) -> AsyncIterator[bytes]:
         """The stream, begun with a comment; goes on elsewhere when an instance goes away."""
         begun = False
-        tries_left = RESUME_TRIES
-        while not self._draining.is_set():
-            try:
-                async with self._tasks.stream(
-                    self._stub.WatchTextEvents, request, behalf
-                ) as answers:
-                    async for answer in sse.until(self._draining, answers):
-                        if not begun:
-                            yield sse.CONNECTED
-                        begun, tries_left = True, RESUME_TRIES
-                        yield _event(answer)
-                        request.after_sequence = max(request.after_sequence, _sequence_of(answer))
-                        if answer.WhichOneof("event") == "terminal":
-                            return
-            except (Failure, grpc.aio.AioRpcError) as error:
+        try:
+            async for answer in self._texts.events(request, behalf):
                 if not begun:
-                    raise
-                tries_left -= 1
-                if tries_left == 0 or not isinstance(error, Unavailable):
-                    yield sse.event("error", b'{"reason":"unavailable"}')
+                    yield sse.CONNECTED
+                begun = True
+                yield _event(answer)
+                if answer.WhichOneof("event") == "terminal":
                     return
-            await asyncio.sleep(RESUME_SECONDS)
+        except (Failure, grpc.aio.AioRpcError):
+            if not begun:
+                raise
+            yield sse.event("error", b'{"reason":"unavailable"}')
+            return
         if not begun:
             yield sse.CONNECTED
         yield sse.MOVED
-
-
-def _sequence_of(answer: pb.WatchTextEventsResponse) -> int:
-    """The sequence number of a delta or reset, 0 for other events."""
-    return max(answer.delta.sequence, answer.reset.sequence)
 
 
 def _sequence(text: str) -> int:
@@ -302,18 +285,22 @@ def _event(answer: pb.WatchTextEventsResponse) -> bytes:
             reset = Reset(sequence=answer.reset.sequence, attempt=answer.reset.attempt)
             return sse.event("reset", msgspec.json.encode(reset), reset.sequence)
         case "terminal":
-            end = answer.terminal
-            terminal = Terminal(
-                status=_STATUS_NAMES[end.status],
-                final_text=end.final_text if end.HasField("final_text") else None,
-                text_draft=end.text_draft if end.HasField("text_draft") else None,
-            )
-            return sse.event("terminal", msgspec.json.encode(terminal))
+            return sse.event("terminal", msgspec.json.encode(terminal_of(answer.terminal)))
         case _:
             return sse.HEARTBEAT
 
 
-def _view_of_task(task: pb.Task) -> TaskView:
+def terminal_of(end: pb.TextTerminal) -> Terminal:
+    """The end of a text."""
+    return Terminal(
+        status=_STATUS_NAMES[end.status],
+        final_text=end.final_text if end.HasField("final_text") else None,
+        text_draft=end.text_draft if end.HasField("text_draft") else None,
+    )
+
+
+def view_of_task(task: pb.Task) -> TaskView:
+    """A task as lists show it."""
     return TaskView(
         id=task.task_id,
         type=task.type,

@@ -81,7 +81,10 @@ class Claims:
         )
         if claimed.newest is not None:
             self._since = max(claimed.newest - SLACK, EVER)
-        self._wakeups.jobs_ended(claimed.failed)
+        for job in claimed.jobs:
+            self._wakeups.job_changed(job.job_id, job.account_id)
+        for job_id, account_id in claimed.failed.items():
+            self._wakeups.job_changed(job_id, account_id)
         if claimed.is_to_deliver:
             self._wakeups.deliveries.wake()
         return claimed

@@ -69,7 +69,9 @@ WITH done AS (
            progress   = 100,
            warning    = $3,
            ended_at   = now(),
-           updated_at = now()
+           updated_at = now(),
+           changed_in = pg_current_xact_id(),
+           ended_in   = pg_current_xact_id()
      WHERE job_key = (SELECT key FROM done)
 ), event AS (
     INSERT INTO generation.event (job_key, kind)
@@ -96,7 +98,9 @@ WITH failed AS (
            error           = $3,
            refund_entry_id = refunded.entry_id,
            ended_at        = now(),
-           updated_at      = now()
+           updated_at      = now(),
+           changed_in      = pg_current_xact_id(),
+           ended_in        = pg_current_xact_id()
       FROM refunded
      WHERE summary.job_key = $1
        AND summary.job_key = refunded.key

@@ -93,7 +93,7 @@ class Deliveries:
         else:
             is_ours = await self._store.fail(delivery, error)
         if is_ours:
-            self._wakeups.jobs_ended([delivery.job_id])
+            self._wakeups.job_changed(delivery.job_id, delivery.account_id)
 
     async def deliver_forever(self) -> None:
         """Takes deliveries as they come."""

@@ -6,7 +6,7 @@ status, which would lure the planner into the index of all leases.
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 import asyncpg
@@ -49,8 +49,8 @@ WITH ended AS (
       FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[])
            AS item (worker_id, job_id, lease_token, outputs, warning)
      WHERE {_HELD}
-    RETURNING job.key, job.job_id, job.lease_token, job.status, item.worker_id, item.outputs,
-              item.warning
+    RETURNING job.key, job.job_id, job.account_id, job.lease_token, job.status, item.worker_id,
+              item.outputs, item.warning
 ), outcome AS (
     INSERT INTO generation.outcome (job_key, lease_token, worker_id, outputs, warning)
     SELECT key, lease_token, worker_id, outputs, warning
@@ -58,7 +58,8 @@ WITH ended AS (
 ), delivering_summary AS (
     UPDATE generation.summary
        SET phase      = 'processing',
-           updated_at = now()
+           updated_at = now(),
+           changed_in = pg_current_xact_id()
      WHERE job_key = ANY(ARRAY(SELECT key FROM ended WHERE status = 'delivering'))
 ), completed_summary AS (
     UPDATE generation.summary AS summary
@@ -67,7 +68,9 @@ WITH ended AS (
            progress   = 100,
            warning    = ended.warning,
            ended_at   = now(),
-           updated_at = now()
+           updated_at = now(),
+           changed_in = pg_current_xact_id(),
+           ended_in   = pg_current_xact_id()
       FROM ended
      WHERE summary.job_key = ended.key
        AND summary.job_key = ANY(ARRAY(SELECT key FROM ended WHERE status = 'completed'))
@@ -80,7 +83,7 @@ WITH ended AS (
       FROM ended
      WHERE status = 'completed'
 )
-SELECT worker_id, job_id, lease_token, status
+SELECT worker_id, job_id, lease_token, account_id, status
   FROM ended
 """
 
@@ -97,7 +100,8 @@ WITH ended AS (
       FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[])
            AS item (worker_id, job_id, lease_token, error)
      WHERE {_HELD}
-    RETURNING job.key, job.job_id, job.lease_token, job.status, item.worker_id, item.error
+    RETURNING job.key, job.job_id, job.account_id, job.lease_token, job.status, item.worker_id,
+              item.error
 ), outcome AS (
     INSERT INTO generation.outcome (job_key, lease_token, worker_id, error)
     SELECT key, lease_token, worker_id, error
@@ -107,14 +111,15 @@ WITH ended AS (
        SET status     = 'pending',
            phase      = NULL,
            progress   = 0,
-           updated_at = now()
+           updated_at = now(),
+           changed_in = pg_current_xact_id()
      WHERE job_key = ANY(ARRAY(SELECT key FROM ended WHERE status = 'pending'))
 ), event AS (
     INSERT INTO generation.event (job_key, kind, worker_id, lease_token, detail)
     SELECT key, 'failure_reported', worker_id, lease_token, error
       FROM ended
 )
-SELECT worker_id, job_id, lease_token, status
+SELECT worker_id, job_id, lease_token, account_id, status
   FROM ended
 """
 
@@ -135,7 +140,7 @@ SELECT outcome.worker_id, asked.job_id, outcome.lease_token, outcome.error IS NU
 # The lock keeps the transitions of the job away until the summary is written.
 UPDATE_PHASE = """
 WITH held AS (
-    SELECT key
+    SELECT key, account_id
       FROM generation.job
      WHERE job_id = $2
        AND worker_id = $1
@@ -146,16 +151,25 @@ WITH held AS (
     UPDATE generation.summary
        SET phase      = $4,
            progress   = greatest(progress, $5),
-           updated_at = now()
+           updated_at = now(),
+           changed_in = pg_current_xact_id()
      WHERE job_key = (SELECT key FROM held)
 ), event AS (
     INSERT INTO generation.event (job_key, kind, worker_id, lease_token, detail)
     SELECT key, 'phase_reported', $1, $3, $4
       FROM held
 )
-SELECT key
+SELECT account_id
   FROM held
 """
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Whose a job is, and its status once its attempt has ended."""
+
+    account_id: str
+    status: str
 
 
 class LeasesStore:
@@ -164,15 +178,15 @@ class LeasesStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def renew(self, renewals: Sequence[tuple[Lease, timedelta]]) -> dict[Lease, str]:
-        """Extends leases from now on; those that held, with the status of their jobs."""
+    async def renew(self, renewals: Sequence[tuple[Lease, timedelta]]) -> set[Lease]:
+        """Extends leases from now on; those that held."""
         leases = [lease for lease, _ in renewals]
         lengths = [length for _, length in renewals]
         rows = await self._database.fetch(RENEW_LEASES, *_columns(leases), lengths)
-        return {_lease(row): "running" for row in rows}
+        return {_lease(row) for row in rows}
 
-    async def complete(self, completions: Sequence[Completion]) -> dict[Lease, str]:
-        """Ends attempts with results; those whose leases held, with the status of their jobs."""
+    async def complete(self, completions: Sequence[Completion]) -> dict[Lease, Standing]:
+        """Ends attempts with results; those whose leases held, with where their jobs are."""
         rows = await self._database.fetch(
             COMPLETE,
             *_columns([completion.lease for completion in completions]),
@@ -182,16 +196,16 @@ class LeasesStore:
             ],
             [completion.warning for completion in completions],
         )
-        return {_lease(row): row["status"] for row in rows}
+        return {_lease(row): Standing(row["account_id"], row["status"]) for row in rows}
 
-    async def fail(self, failings: Sequence[Failing]) -> dict[Lease, str]:
-        """Ends attempts with errors; those whose leases held, with the status of their jobs."""
+    async def fail(self, failings: Sequence[Failing]) -> dict[Lease, Standing]:
+        """Ends attempts with errors; those whose leases held, with where their jobs are."""
         rows = await self._database.fetch(
             FAIL,
             *_columns([failing.lease for failing in failings]),
             [failing.error for failing in failings],
         )
-        return {_lease(row): row["status"] for row in rows}
+        return {_lease(row): Standing(row["account_id"], row["status"]) for row in rows}
 
     async def accepted(self, leases: Sequence[Lease], *, with_result: bool) -> set[Lease]:
         """Those of the leases that ended with a result, or else with an error, before."""
@@ -199,12 +213,12 @@ class LeasesStore:
         ended = {_lease(row) for row in rows if row["is_result"] is with_result}
         return ended.intersection(leases)
 
-    async def update_phase(self, lease: Lease, phase: Phase, progress: int) -> bool:
-        """Writes the phase of an attempt; whether its lease held."""
-        key = await self._database.fetchrow(
+    async def update_phase(self, lease: Lease, phase: Phase, progress: int) -> str | None:
+        """Writes the phase of an attempt; whose job it is, None if its lease did not hold."""
+        row = await self._database.fetchrow(
             UPDATE_PHASE, lease.worker_id, lease.job_id, lease.token, phase, progress
         )
-        return key is not None
+        return row["account_id"] if row else None
 
 
 def _columns(leases: Sequence[Lease]) -> tuple[list[str], list[str], list[int]]:

@@ -1,6 +1,6 @@
 """Speaks gesso.generation.v1: messages into values and back."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from servicekit.identity import Context, account_of
 from servicekit.pages import page_of, page_size, place_from_token
 from servicekit.strictjson import loads
 from servicekit.times import timestamp_from_time
+from servicekit.watches import News, Watches
 from services.generation.claims import Claim, Claims
 from services.generation.domain.jobs import (
     ClaimedJob,
@@ -60,9 +61,12 @@ _OUTCOMES = {
 class GenerationRpc(GenerationServiceServicer):
     """The queue as gRPC."""
 
-    def __init__(self, service: GenerationService, claims: Claims) -> None:
+    def __init__(
+        self, service: GenerationService, claims: Claims, watches: Watches[Summary]
+    ) -> None:
         self._service = service
         self._claims = claims
+        self._watches = watches
 
     async def Enqueue(
         self, request: generation_pb2.EnqueueRequest, context: Context
@@ -170,6 +174,14 @@ class GenerationRpc(GenerationServiceServicer):
             update_time=timestamp_from_time(overview.updated_at),
         )
 
+    async def WatchJobs(
+        self, request_iterator: AsyncIterator[generation_pb2.WatchJobsRequest], context: Context
+    ) -> AsyncIterator[generation_pb2.WatchJobsResponse]:
+        """See generation.proto."""
+        await context.send_initial_metadata(())
+        async for news in self._watches.told(request_iterator):
+            yield generation_pb2.WatchJobsResponse(changes=map(proto_from_news, news))
+
 
 def draft_from_proto(request: generation_pb2.EnqueueRequest) -> Draft:
     """The job that is asked for. Raises `WrongRequest`, saying what is wrong where."""
@@ -229,6 +241,16 @@ def proto_from_summary(summary: Summary) -> generation_pb2.JobSummary:
         start_time=timestamp_from_time(summary.started_at),
         end_time=timestamp_from_time(summary.ended_at),
         update_time=timestamp_from_time(summary.updated_at),
+    )
+
+
+def proto_from_news(news: News[Summary]) -> generation_pb2.JobChanges:
+    """What changed of the jobs of an account, as a message."""
+    return generation_pb2.JobChanges(
+        account_id=news.account_id,
+        reader=news.reader,
+        jobs=map(proto_from_summary, news.items),
+        cursor=news.cursor,
     )
 
 

@@ -11,6 +11,7 @@ from gesso.wallet.v1.wallet_pb2_grpc import add_WalletServiceServicer_to_server
 
 from servicekit import client, postgres, server
 from servicekit.telemetry import Metrics
+from servicekit.watches import Watches, watching
 from services.generation.canvases import Canvases
 from services.generation.claims import Claims
 from services.generation.deliveries_store import DeliveriesStore
@@ -21,10 +22,13 @@ from services.generation.service import GenerationService
 from services.generation.settings import Settings
 from services.generation.store import QueueStore
 from services.generation.summaries_store import SummariesStore
-from services.generation.wakeups import Wakeups, waking
+from services.generation.wakeups import CHANGED, Wakeups, waking
 from services.generation.wallet import WalletService
 from services.generation.wallet_rpc import WalletRpc
 from services.generation.wallet_store import WalletStore
+
+# Looking for changes that nobody told of is so much rarer than looking for work.
+LOOK_ROUNDS = 5
 
 _GENERATION = generation_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name
 _WALLET = wallet_pb2.DESCRIPTOR.services_by_name["WalletService"].full_name
@@ -50,18 +54,26 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
         delivering(Deliveries(DeliveriesStore(database), Canvases(canvas), wakeups, pace)),
     ):
         store = QueueStore(database)
+        summaries = SummariesStore(database)
         service = GenerationService(
             store,
             LeasesStore(database),
-            SummariesStore(database),
+            summaries,
             wakeups,
             backlog_limit=settings.backlog_limit,
         )
         claims = Claims(store, wakeups, draining=draining, poll_seconds=settings.poll_seconds)
-        generation = GenerationRpc(service, claims)
+        watches = Watches(summaries, look_seconds=LOOK_ROUNDS * settings.poll_seconds)
+        generation = GenerationRpc(service, claims, watches)
         wallet = WalletRpc(WalletService(WalletStore(database)))
         async with (
             service.settling(),
+            watching(
+                watches,
+                database_url=settings.database.database_url,
+                channel=CHANGED,
+                draining=draining,
+            ),
             server.serving(
                 settings,
                 service="generation",

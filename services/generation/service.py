@@ -22,7 +22,7 @@ from services.generation.domain.jobs import (
     Status,
     Summary,
 )
-from services.generation.leases_store import LeasesStore
+from services.generation.leases_store import LeasesStore, Standing
 from services.generation.store import QueueStore
 from services.generation.summaries_store import SummariesStore
 from services.generation.wakeups import Wakeups
@@ -76,9 +76,11 @@ class GenerationService:
                     raise InsufficientBalance(
                         balance_micros=account.balance_micros, price_micros=draft.price_micros
                     )
-                key = await account.enqueue(f"extgen-{uuid4()}", draft)
+                job_id = f"extgen-{uuid4()}"
+                key = await account.enqueue(job_id, draft)
         if not is_repeat:
             self._wakeups.job_came()
+            self._wakeups.job_changed(job_id, account_id)
         summary = await self._summaries.summary_of_key(account_id, key)
         assert summary is not None
         return summary, is_repeat
@@ -89,8 +91,10 @@ class GenerationService:
 
     async def update_phase(self, lease: Lease, phase: Phase, progress: int) -> None:
         """Writes the phase of an attempt. Raises `LeaseFenced`."""
-        if not await self._leases.update_phase(lease, phase, progress):
+        account_id = await self._leases.update_phase(lease, phase, progress)
+        if account_id is None:
             raise LeaseFenced
+        self._wakeups.job_changed(lease.job_id, account_id)
 
     async def complete(self, completions: Sequence[Completion]) -> list[bool]:
         """Ends attempts with results: the commit point (GN9); which of the leases held.
@@ -129,29 +133,28 @@ class GenerationService:
 
     async def _complete(self, completions: Sequence[Completion]) -> list[bool]:
         leases = [completion.lease for completion in completions]
-        statuses = await self._leases.complete(sorted(completions, key=_by_job))
-        self._wake(statuses)
-        return await self._held(leases, statuses, with_result=True)
+        ended = await self._leases.complete(sorted(completions, key=_by_job))
+        self._wake(ended)
+        return await self._held(leases, ended, with_result=True)
 
     async def _fail(self, failings: Sequence[Failing]) -> list[bool]:
         leases = [failing.lease for failing in failings]
-        statuses = await self._leases.fail(sorted(failings, key=_by_job))
-        self._wake(statuses)
-        return await self._held(leases, statuses, with_result=False)
+        ended = await self._leases.fail(sorted(failings, key=_by_job))
+        self._wake(ended)
+        return await self._held(leases, ended, with_result=False)
 
-    def _wake(self, statuses: dict[Lease, str]) -> None:
-        if "delivering" in statuses.values():
+    def _wake(self, ended: dict[Lease, Standing]) -> None:
+        for lease, standing in ended.items():
+            self._wakeups.job_changed(lease.job_id, standing.account_id)
+        if any(standing.status == "delivering" for standing in ended.values()):
             self._wakeups.deliveries.wake()
-        self._wakeups.jobs_ended(
-            lease.job_id for lease, status in statuses.items() if status == "completed"
-        )
 
     async def _held(
-        self, leases: Sequence[Lease], statuses: dict[Lease, str], *, with_result: bool
+        self, leases: Sequence[Lease], ended: dict[Lease, Standing], *, with_result: bool
     ) -> list[bool]:
-        unsaid = [lease for lease in leases if lease not in statuses]
+        unsaid = [lease for lease in leases if lease not in ended]
         accepted = await self._leases.accepted(unsaid, with_result=with_result) if unsaid else set()
-        return [lease in statuses or lease in accepted for lease in leases]
+        return [lease in ended or lease in accepted for lease in leases]
 
 
 def _by_job(ending: Completion | Failing) -> str:

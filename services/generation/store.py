@@ -127,7 +127,8 @@ WITH known AS (
        SET status     = 'running',
            phase      = 'generating',
            started_at = coalesce(started_at, now()),
-           updated_at = now()
+           updated_at = now(),
+           changed_in = pg_current_xact_id()
      WHERE job_key = ANY(ARRAY(SELECT key FROM claimed))
 ), claimed_event AS (
     INSERT INTO generation.event (job_key, kind, worker_id, lease_token)
@@ -148,7 +149,9 @@ WITH known AS (
            error           = '{ATTEMPT_EXPIRED}',
            refund_entry_id = refunded.entry_id,
            ended_at        = now(),
-           updated_at      = now()
+           updated_at      = now(),
+           changed_in      = pg_current_xact_id(),
+           ended_in        = pg_current_xact_id()
       FROM refunded
      WHERE summary.job_key = refunded.key
        AND summary.job_key = ANY(ARRAY(SELECT key FROM failed))
@@ -159,7 +162,7 @@ WITH known AS (
 )
 SELECT EXISTS (SELECT FROM known)
        OR EXISTS (SELECT FROM found) AND NOT EXISTS (SELECT FROM registered) AS is_repeat,
-       ARRAY(SELECT job_id FROM failed) AS failed,
+       ARRAY(SELECT ARRAY[job_id, account_id] FROM failed) AS failed,
        EXISTS (SELECT FROM failed WHERE deliver_at IS NOT NULL) AS is_to_deliver,
        claimed.*,
        payload.params
@@ -200,13 +203,13 @@ SELECT held.*,
 class Claimed:
     """What a claim did: the jobs that it got, and what else came of it.
 
-    `failed` are the ids of the jobs that had no attempts left, `newest` is when the last of the
-    jobs began to wait.
+    `failed` are the jobs that had no attempts left, their accounts by their ids; `newest` is when
+    the last of the jobs began to wait.
     """
 
     jobs: list[ClaimedJob]
     is_repeat: bool
-    failed: list[str]
+    failed: dict[str, str]
     is_to_deliver: bool
     newest: datetime | None
 
@@ -277,7 +280,7 @@ class QueueStore:
         return Claimed(
             jobs=[_claimed_job(row) for row in claimed],
             is_repeat=rows[0]["is_repeat"],
-            failed=rows[0]["failed"],
+            failed=dict(rows[0]["failed"]),
             is_to_deliver=rows[0]["is_to_deliver"],
             newest=max((row["available_at"] for row in claimed), default=None),
         )

@@ -6,6 +6,7 @@ from dataclasses import fields
 import asyncpg
 
 from servicekit.postgres import Database
+from servicekit.watches import Asked, Change, Found, found_from_rows
 from services.generation.domain.jobs import Overview, Phase, Status, Summary
 
 _COLUMNS = ", ".join(
@@ -59,6 +60,50 @@ SELECT count(*) FILTER (WHERE status = 'pending') AS pending,
 """
 
 
+# Those whose account somebody watches.
+READ_NEWEST = f"""
+SELECT {_COLUMNS},
+       summary.account_id
+  FROM generation.summary AS summary
+ WHERE summary.job_id = ANY($1::text[])
+   AND summary.account_id = ANY($2::text[])
+"""
+
+# Always a row, for the snapshot. What a database that this one was restored from called a later
+# transaction is none of ours.
+READ_SINCE = f"""
+SELECT pg_current_snapshot()::text AS snapshot,
+       found.*
+  FROM (SELECT) AS one
+  LEFT JOIN (SELECT asked.place - 1 AS place,
+                    summary.*
+               FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[])
+                    WITH ORDINALITY
+                    AS asked (account_id, live_since, ended_since, after_in, after_key, place)
+              CROSS JOIN LATERAL
+                    (SELECT {_COLUMNS},
+                            summary.account_id,
+                            NULL AS ended_in
+                       FROM generation.summary AS summary
+                      WHERE summary.account_id = asked.account_id
+                        AND summary.status = ANY('{{pending,running}}')
+                        AND NOT pg_visible_in_snapshot(changed_in, asked.live_since::pg_snapshot)
+                      UNION ALL
+                    (SELECT {_COLUMNS},
+                            summary.account_id,
+                            ended_in::text
+                       FROM generation.summary AS summary
+                      WHERE summary.account_id = asked.account_id
+                        AND (ended_in, summary.job_key) > (asked.after_in::xid8, asked.after_key)
+                        AND ended_in IS NOT NULL
+                        AND ended_in < pg_snapshot_xmax(pg_current_snapshot())
+                        AND NOT pg_visible_in_snapshot(ended_in, asked.ended_since::pg_snapshot)
+                      ORDER BY summary.ended_in, summary.job_key
+                      LIMIT $6)) AS summary) AS found
+    ON true
+"""
+
+
 class SummariesStore:
     """The summaries of all accounts; every method reads those of one."""
 
@@ -82,6 +127,27 @@ class SummariesStore:
         rows = await self._database.fetch(LIST_SUMMARIES, account_id, statuses, before, limit)
         return [_summary(row) for row in rows]
 
+    async def newest(
+        self, job_ids: Sequence[str], account_ids: Sequence[str]
+    ) -> list[Change[Summary]]:
+        """The jobs of those ids that belong to those accounts."""
+        rows = await self._database.fetch(READ_NEWEST, job_ids, account_ids)
+        return [_change(row) for row in rows]
+
+    async def since(self, asked: Sequence[Asked], limit: int) -> Found[Summary]:
+        """What changed; of what ended at most `limit` of each account."""
+        rows = await self._database.fetch(
+            READ_SINCE,
+            [each.account_id for each in asked],
+            [each.live_since for each in asked],
+            [each.ended_since for each in asked],
+            [str(each.ended_after[0]) for each in asked],
+            [each.ended_after[1] for each in asked],
+            limit,
+        )
+        changes = [_change(row) if row["key"] is not None else None for row in rows]
+        return found_from_rows(asked, limit, rows, changes)
+
     async def overview(self, account_id: str) -> Overview:
         """How many jobs are under way."""
         row = await self._database.fetchrow(READ_OVERVIEW, account_id)
@@ -90,8 +156,12 @@ class SummariesStore:
 
 
 def _summary(row: asyncpg.Record) -> Summary:
-    columns = dict(row)
-    phase = columns.pop("phase")
+    columns = {field.name: row[field.name] for field in fields(Summary)}
+    phase = row["phase"]
     return Summary(
         **{**columns, "status": Status(row["status"]), "phase": Phase(phase) if phase else None}
     )
+
+
+def _change(row: asyncpg.Record) -> Change[Summary]:
+    return Change(row["account_id"], row["job_id"], _summary(row))

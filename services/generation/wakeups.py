@@ -1,9 +1,9 @@
-"""Wakes those who wait for work, in this process at once and in the others by NOTIFY (GN18)."""
+"""Wakes those who wait: for work, in this process at once and in others by NOTIFY; for changes."""
 
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 
 from servicekit.background import background
@@ -14,13 +14,13 @@ from servicekit.telemetry import logger
 
 # Jobs that came: who says so, and how many.
 PENDING = "generation_pending"
-# Jobs that are over: their ids, separated by spaces.
-ENDED = "generation_ended"
+# Jobs whose summaries changed: a line for each, its id and its account.
+CHANGED = "generation_changed"
 
 # At most so often is a channel notified: each time takes a lock that all of PostgreSQL shares.
 QUIET_SECONDS = 0.02
 # A notification carries less than 8,000 bytes.
-IDS_A_NOTIFICATION = 150
+MAX_NOTIFICATION_BYTES = 7_900
 
 NOTIFY = "SELECT pg_notify($1, $2)"
 
@@ -61,14 +61,14 @@ class Waiters:
 
 
 class Wakeups:
-    """What is waited for: jobs that can be claimed, and deliveries that are due."""
+    """What is waited for: jobs that can be claimed, deliveries that are due, changes of jobs."""
 
     def __init__(self) -> None:
         self.pending = Waiters()
         self.deliveries = Waiters()
         self._name = secrets.token_hex(8)
         self._came = 0
-        self._ended: deque[str] = deque()
+        self._changed: dict[str, str] = {}
         self._news = asyncio.Event()
 
     def job_came(self) -> None:
@@ -77,11 +77,10 @@ class Wakeups:
         self._came += 1
         self._news.set()
 
-    def jobs_ended(self, job_ids: Iterable[str]) -> None:
-        """Jobs are over."""
-        self._ended.extend(job_ids)
-        if self._ended:
-            self._news.set()
+    def job_changed(self, job_id: str, account_id: str) -> None:
+        """What people see of a job has changed."""
+        self._changed[job_id] = account_id
+        self._news.set()
 
     def heard(self, payload: str) -> None:
         """Another process says that jobs can be claimed."""
@@ -107,10 +106,25 @@ class Wakeups:
         if self._came:
             notifications.append((PENDING, f"{self._name} {self._came}"))
             self._came = 0
-        while self._ended:
-            some = [self._ended.popleft() for _ in range(min(len(self._ended), IDS_A_NOTIFICATION))]
-            notifications.append((ENDED, " ".join(some)))
+        changed, self._changed = self._changed, {}
+        lines = [f"{job_id} {account_id}" for job_id, account_id in changed.items()]
+        notifications += [(CHANGED, payload) for payload in _payloads(lines)]
         return notifications
+
+
+def _payloads(lines: Iterable[str]) -> Iterator[str]:
+    """The lines in as few payloads as carry them; a line that is too long for one is left out."""
+    payload = ""
+    for line in lines:
+        longer = f"{payload}\n{line}" if payload else line
+        if len(longer.encode()) <= MAX_NOTIFICATION_BYTES:
+            payload = longer
+            continue
+        if payload:
+            yield payload
+        payload = line if len(line.encode()) <= MAX_NOTIFICATION_BYTES else ""
+    if payload:
+        yield payload
 
 
 @asynccontextmanager

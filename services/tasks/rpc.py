@@ -8,6 +8,7 @@ from gesso.tasks.v1.tasks_pb2_grpc import TasksServiceServicer
 from servicekit.identity import Context, account_of
 from servicekit.pages import page_of, page_size, place_from_token
 from servicekit.times import timestamp_from_time
+from servicekit.watches import News, Watches
 from services.tasks.domain.tasks import Choice, LogEntry, Order, Status, Task
 from services.tasks.domain.text import Alive, Delta, Reset, Terminal, TextEvent
 from services.tasks.service import TasksService
@@ -23,8 +24,9 @@ _STATUSES: dict[Status, tasks_pb2.TaskStatus.ValueType] = {
 class TasksRpc(TasksServiceServicer):
     """The tasks service as gRPC."""
 
-    def __init__(self, service: TasksService) -> None:
+    def __init__(self, service: TasksService, watches: Watches[Task]) -> None:
         self._service = service
+        self._watches = watches
 
     async def CreateTask(
         self, request: tasks_pb2.CreateTaskRequest, context: Context
@@ -69,6 +71,14 @@ class TasksRpc(TasksServiceServicer):
         async for event in events:
             yield proto_from_event(event)
 
+    async def WatchTasks(
+        self, request_iterator: AsyncIterator[tasks_pb2.WatchTasksRequest], context: Context
+    ) -> AsyncIterator[tasks_pb2.WatchTasksResponse]:
+        """See tasks.proto."""
+        await context.send_initial_metadata(())
+        async for news in self._watches.told(request_iterator):
+            yield tasks_pb2.WatchTasksResponse(changes=map(proto_from_news, news))
+
 
 def order_from_proto(request: tasks_pb2.CreateTaskRequest) -> Order:
     """What a request asks for. Raises `Invalid`."""
@@ -106,6 +116,16 @@ def proto_from_task(task: Task) -> tasks_pb2.Task:
         start_time=timestamp_from_time(task.started_at),
         end_time=timestamp_from_time(task.ended_at),
         update_time=timestamp_from_time(task.updated_at),
+    )
+
+
+def proto_from_news(news: News[Task]) -> tasks_pb2.TaskChanges:
+    """What changed of the tasks of an account, as a message."""
+    return tasks_pb2.TaskChanges(
+        account_id=news.account_id,
+        reader=news.reader,
+        tasks=map(proto_from_task, news.items),
+        cursor=news.cursor,
     )
 
 

@@ -1,12 +1,13 @@
 """Remembers tasks: what was asked, what is said of it, the text so far."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import astuple, dataclass, fields
 
 import asyncpg
 
 from servicekit.postgres import Connection, Database
+from servicekit.watches import Asked, Change, Found, found_from_rows
 from services.tasks.domain.tasks import (
     CREATED,
     SHOWN_PROMPT_LENGTH,
@@ -20,11 +21,20 @@ from services.tasks.domain.text import Delta, Reset, Terminal, TextEvent
 
 # Who waits for work hears of it here; without a payload.
 READY_CHANNEL = "tasks_ready"
+# Who watches accounts hears of changes here; the payload is the task's id and its account.
+CHANGED_CHANNEL = "tasks_changed"
 # Who reads a text hears of changes here; the payload is the task's id.
 TEXT_CHANNEL = "tasks_text"
+# Tells that what people see of a task has changed. An account that is longer is told by looking.
+TELL_CHANGED = f"pg_notify('{CHANGED_CHANNEL}', task_id || ' ' || left(account_id, 1000))"
 
 _BESIDE = ("prompt", "text")
 _COLUMNS = ",\n       ".join(field.name for field in fields(Task) if field.name not in _BESIDE)
+# Lists show the beginning of the prompt, and no text.
+_SHOWN = f"""(SELECT left(prompt, {SHOWN_PROMPT_LENGTH})
+          FROM tasks.prompt
+         WHERE task_key = task.key) AS prompt,
+       NULL::text                   AS text"""
 
 LOCK_ACCOUNT = """
 INSERT INTO tasks.account (account_id)
@@ -50,7 +60,7 @@ WITH added AS (
            (account_id, task_id, request_id, digest, type, model, canvas_id, node_id,
             client_operation_id, stage, progress)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-    RETURNING {_COLUMNS}
+    RETURNING {_COLUMNS}, account_id
 ), asked AS (
     INSERT INTO tasks.prompt (task_key, prompt)
     SELECT key, $15
@@ -67,7 +77,8 @@ WITH added AS (
 SELECT {_COLUMNS},
        $15::text  AS prompt,
        NULL::text AS text,
-       pg_notify('{READY_CHANNEL}', '')
+       pg_notify('{READY_CHANNEL}', ''),
+       {TELL_CHANGED}
   FROM added
 """
 
@@ -125,6 +136,53 @@ SELECT asked.task_key,
 """
 
 
+# Those whose account somebody watches.
+READ_NEWEST = f"""
+SELECT {_COLUMNS},
+       {_SHOWN},
+       account_id
+  FROM tasks.task
+ WHERE task_id = ANY($1::text[])
+   AND account_id = ANY($2::text[])
+"""
+
+# Always a row, for the snapshot. What a database that this one was restored from called a later
+# transaction is none of ours.
+READ_SINCE = f"""
+SELECT pg_current_snapshot()::text AS snapshot,
+       found.*
+  FROM (SELECT) AS one
+  LEFT JOIN (SELECT asked.place - 1 AS place,
+                    task.*
+               FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[])
+                    WITH ORDINALITY
+                    AS asked (account_id, live_since, ended_since, after_in, after_key, place)
+              CROSS JOIN LATERAL
+                    (SELECT {_COLUMNS},
+                            {_SHOWN},
+                            account_id,
+                            NULL AS ended_in
+                       FROM tasks.task
+                      WHERE task.account_id = asked.account_id
+                        AND status IN ('queued', 'running')
+                        AND NOT pg_visible_in_snapshot(changed_in, asked.live_since::pg_snapshot)
+                      UNION ALL
+                    (SELECT {_COLUMNS},
+                            {_SHOWN},
+                            account_id,
+                            ended_in::text
+                       FROM tasks.task
+                      WHERE task.account_id = asked.account_id
+                        AND (ended_in, key) > (asked.after_in::xid8, asked.after_key)
+                        AND ended_in IS NOT NULL
+                        AND ended_in < pg_snapshot_xmax(pg_current_snapshot())
+                        AND NOT pg_visible_in_snapshot(ended_in, asked.ended_since::pg_snapshot)
+                      ORDER BY task.ended_in, key
+                      LIMIT $6)) AS task) AS found
+    ON true
+"""
+
+
 def list_tasks(choice: Choice) -> tuple[str, list[str]]:
     """The statement that lists the chosen tasks, and its parameters from $4 on.
 
@@ -138,10 +196,7 @@ def list_tasks(choice: Choice) -> tuple[str, list[str]]:
     where = "\n   AND ".join(["account_id = $1", "key < $2", *conditions])
     statement = f"""
 SELECT {_COLUMNS},
-       (SELECT left(prompt, {SHOWN_PROMPT_LENGTH})
-          FROM tasks.prompt
-         WHERE task_key = task.key) AS prompt,
-       NULL::text                   AS text
+       {_SHOWN}
   FROM tasks.task
  WHERE {where}
  ORDER BY key DESC
@@ -240,6 +295,27 @@ class TasksStore:
         rows = await self._database.fetch(statement, account_id, before, limit, *values)
         return [_task(row) for row in rows]
 
+    async def newest(
+        self, task_ids: Sequence[str], account_ids: Sequence[str]
+    ) -> list[Change[Task]]:
+        """The tasks of those ids that belong to those accounts, prompts cut, no texts."""
+        rows = await self._database.fetch(READ_NEWEST, task_ids, account_ids)
+        return [_change(row) for row in rows]
+
+    async def since(self, asked: Sequence[Asked], limit: int) -> Found[Task]:
+        """What changed; of what ended at most `limit` of each account."""
+        rows = await self._database.fetch(
+            READ_SINCE,
+            [each.account_id for each in asked],
+            [each.live_since for each in asked],
+            [each.ended_since for each in asked],
+            [str(each.ended_after[0]) for each in asked],
+            [each.ended_after[1] for each in asked],
+            limit,
+        )
+        changes = [_change(row) if row["key"] is not None else None for row in rows]
+        return found_from_rows(asked, limit, rows, changes)
+
     async def standing(self, account_id: str, task_id: str) -> Standing | None:
         """A task of the account for reading its text."""
         row = await self._database.fetchrow(READ_STANDING, account_id, task_id)
@@ -269,6 +345,10 @@ class TasksStore:
 
 def _task(row: asyncpg.Record) -> Task:
     return Task(**{field.name: row[field.name] for field in fields(Task)})
+
+
+def _change(row: asyncpg.Record) -> Change[Task]:
+    return Change(row["account_id"], row["task_id"], _task(row))
 
 
 def _event(row: asyncpg.Record) -> TextEvent:

@@ -22,7 +22,7 @@ from services.tasks.domain.tasks import (
     Step,
 )
 from services.tasks.domain.terms import Terms
-from services.tasks.store import READY_CHANNEL, TEXT_CHANNEL
+from services.tasks.store import READY_CHANNEL, TELL_CHANGED, TEXT_CHANNEL
 
 CLAIM_SECONDS = 5.0
 
@@ -67,7 +67,8 @@ WITH expired AS (
            stage         = $5,
            progress      = $6,
            started_at    = coalesce(started_at, now()),
-           updated_at    = now()
+           updated_at    = now(),
+           changed_in    = pg_current_xact_id()
      WHERE key = coalesce((SELECT key FROM expired), (SELECT key FROM oldest))
     RETURNING key, task_id, account_id, model, attempts, handed_back, last_sequence, text_bytes
 ), reset AS (
@@ -104,7 +105,8 @@ SELECT key,
         END,
        CASE WHEN (SELECT waiting FROM counted) > 0
             THEN pg_notify('{READY_CHANNEL}', '')
-        END
+        END,
+       {TELL_CHANGED}
   FROM claimed
 """
 
@@ -117,21 +119,25 @@ UPDATE tasks.task
 RETURNING key
 """
 
-TAKE_STEP = """
+TAKE_STEP = f"""
 WITH stepped AS (
     UPDATE tasks.task
        SET stage      = $3,
            progress   = coalesce($4, progress),
-           updated_at = now()
+           updated_at = now(),
+           changed_in = pg_current_xact_id()
      WHERE key = $1
        AND owner = $2
        AND lease_until > clock_timestamp()
-    RETURNING key
+    RETURNING key, task_id, account_id
+), logged AS (
+    INSERT INTO tasks.log (task_key, level, code, message)
+    SELECT key, $5, $6, $7
+      FROM stepped
 )
-INSERT INTO tasks.log (task_key, level, code, message)
-SELECT key, $5, $6, $7
+SELECT key,
+       {TELL_CHANGED}
   FROM stepped
-RETURNING task_key
 """
 
 # Told again after no answer it changes nothing: the numbers have moved on (TK9).
@@ -176,7 +182,9 @@ WITH ended AS (
            owner       = NULL,
            lease_until = NULL,
            ended_at    = now(),
-           updated_at  = now()
+           updated_at  = now(),
+           changed_in  = pg_current_xact_id(),
+           ended_in    = pg_current_xact_id()
      WHERE key = $1
        AND owner = $2
     RETURNING key, task_id, account_id, attempts, status
@@ -204,6 +212,7 @@ WITH ended AS (
 )
 SELECT key,
        pg_notify('{TEXT_CHANNEL}', task_id),
+       {TELL_CHANGED},
        CASE WHEN (SELECT waiting FROM counted) > 0
             THEN pg_notify('{READY_CHANNEL}', '')
         END
@@ -236,10 +245,11 @@ WITH back AS (
            handed_back = handed_back + 1,
            owner       = NULL,
            lease_until = NULL,
-           updated_at  = now()
+           updated_at  = now(),
+           changed_in  = pg_current_xact_id()
      WHERE key = $1
        AND owner = $2
-    RETURNING key, account_id
+    RETURNING key, task_id, account_id
 ), logged AS (
     INSERT INTO tasks.log (task_key, level, code, message)
     SELECT key, $5, $6, $7
@@ -251,7 +261,8 @@ WITH back AS (
      WHERE account_id = (SELECT account_id FROM back)
 )
 SELECT key,
-       pg_notify('{READY_CHANNEL}', '')
+       pg_notify('{READY_CHANNEL}', ''),
+       {TELL_CHANGED}
   FROM back
 """
 

@@ -13,6 +13,7 @@ from gesso.tasks.v1 import tasks_pb2 as pb
 
 from gateway import sse
 from gateway.routes.tasks import TaskRoutes
+from gateway.texts import Texts
 from servicekit import client
 from servicekit.identity import Behalf
 from services.tasks import server as tasks_server
@@ -185,7 +186,7 @@ async def test_a_stream_that_is_moved_at_once_begins_with_a_comment_too() -> Non
     draining = asyncio.Event()
     draining.set()
     async with client.connected(NOWHERE, caller="tests", tokens=(TOKEN,)) as nobody:
-        routes = TaskRoutes(nobody, draining)
+        routes = TaskRoutes(nobody, Texts(nobody, draining))
         stream = routes._events(pb.WatchTextEventsRequest(), Behalf())
 
         assert [chunk async for chunk in stream] == [sse.CONNECTED, sse.MOVED]

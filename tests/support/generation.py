@@ -25,7 +25,7 @@ from servicekit.postgres import DatabaseSettings
 from services.canvas import server as canvas_server
 from services.generation import server as generation_server
 from services.generation.settings import Settings, WorkerSettings
-from services.generation.wakeups import ENDED
+from services.generation.wakeups import CHANGED
 from tests.support.canvases import Board
 from tests.support.services import TOKEN, canvas_settings, connected, new_account
 
@@ -71,24 +71,35 @@ def worker_settings(
     return msgspec.structs.replace(settings, **changes)
 
 
+_NOT_OVER = """
+SELECT cardinality($1::text[]) - count(*)
+  FROM generation.summary
+ WHERE job_id = ANY($1)
+   AND ended_at IS NOT NULL
+"""
+
+
 @dataclass
 class Ends:
-    """The jobs whose end was announced."""
+    """The jobs that are over, looked at whenever a change is announced."""
 
-    known: set[str] = field(default_factory=set)
+    database_url: str
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def heard(self, payload: str) -> None:
-        """Takes note of some jobs."""
-        self.known.update(payload.split())
+    def heard(self, _payload: str) -> None:
+        """Takes note of a change."""
         self.news.set()
 
     async def of(self, *job_ids: str) -> None:
         """Waits until all of the jobs are over."""
-        async with asyncio.timeout(20):
-            while not self.known.issuperset(job_ids):
-                self.news.clear()
-                await self.news.wait()
+        connection = await asyncpg.connect(self.database_url)
+        try:
+            async with asyncio.timeout(20):
+                while await connection.fetchval(_NOT_OVER, job_ids):
+                    await self.news.wait()
+                    self.news.clear()
+        finally:
+            await connection.close()
 
 
 @dataclass
@@ -138,7 +149,7 @@ class House:
 @asynccontextmanager
 async def house(database_url: str, objects_url: str, **changes: object) -> AsyncIterator[House]:
     """Both services, and clients of them."""
-    ends, stands = Ends(), asyncio.Event()
+    ends, stands = Ends(database_url), asyncio.Event()
     async with canvas_server.serving(canvas_settings(database_url, objects_url)) as canvas_port:
         canvas_address = f"127.0.0.1:{canvas_port}"
         settings = generation_settings(database_url, canvas_address, **changes)
@@ -146,7 +157,7 @@ async def house(database_url: str, objects_url: str, **changes: object) -> Async
             generation_server.serving(settings) as port,
             connected(canvas_port) as canvas,
             connected(port) as generation,
-            listening(database_url, ENDED, heard=ends.heard, missed=stands.set),
+            listening(database_url, CHANGED, heard=ends.heard, missed=stands.set),
         ):
             await stands.wait()
             yield House(

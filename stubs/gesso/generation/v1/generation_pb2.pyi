@@ -957,3 +957,129 @@ class GetQueueOverviewResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetQueueOverviewResponse: _TypeAlias = GetQueueOverviewResponse  # noqa: Y015
+
+@_typing.final
+class WatchJobsRequest(_message.Message):
+    """Says which accounts somebody watches."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADD_FIELD_NUMBER: _builtins.int
+    REMOVE_ACCOUNT_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def add(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobReader]:
+        """At most 1,000."""
+
+    @_builtins.property
+    def remove_account_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Accounts that nobody watches any more, at most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        add: _abc.Iterable[Global___JobReader] | None = ...,
+        remove_account_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "remove_account_ids", b"remove_account_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchJobsRequest: _TypeAlias = WatchJobsRequest  # noqa: Y015
+
+@_typing.final
+class JobReader(_message.Message):
+    """Somebody who watches an account from now on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    READER_FIELD_NUMBER: _builtins.int
+    ACCOUNT_ID_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    reader: _builtins.int
+    """Its number in this stream, from 1; one that is used again begins anew."""
+    account_id: _builtins.str
+    """The account."""
+    since: _builtins.str
+    """The last cursor that the reader had. It is told the jobs that are not over, and those that
+    ended since then; with none only those that are not over.
+    """
+    def __init__(
+        self,
+        *,
+        reader: _builtins.int = ...,
+        account_id: _builtins.str = ...,
+        since: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "reader", b"reader", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobReader: _TypeAlias = JobReader  # noqa: Y015
+
+@_typing.final
+class WatchJobsResponse(_message.Message):
+    """What is new."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobChanges]:
+        """In order: later ones hold."""
+
+    def __init__(
+        self,
+        *,
+        changes: _abc.Iterable[Global___JobChanges] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchJobsResponse: _TypeAlias = WatchJobsResponse  # noqa: Y015
+
+@_typing.final
+class JobChanges(_message.Message):
+    """Jobs of one account, or a cursor."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCOUNT_ID_FIELD_NUMBER: _builtins.int
+    READER_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    account_id: _builtins.str
+    """The account; empty with a cursor for all accounts of the stream."""
+    reader: _builtins.int
+    """For whom: the number of a reader, or 0 for all readers of the account."""
+    cursor: _builtins.str
+    """Says that everything up to here has been told: to the reader, which has caught up by that, or
+    with reader 0 to all that have caught up.
+    """
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobSummary]:
+        """Jobs as they are now."""
+
+    def __init__(
+        self,
+        *,
+        account_id: _builtins.str = ...,
+        reader: _builtins.int = ...,
+        jobs: _abc.Iterable[Global___JobSummary] | None = ...,
+        cursor: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cursor", b"_cursor", "cursor", b"cursor"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cursor", b"_cursor", "account_id", b"account_id", "cursor", b"cursor", "jobs", b"jobs", "reader", b"reader"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cursor: _TypeAlias = _typing.Literal["cursor"]  # noqa: Y015
+    _WhichOneofArgType__cursor: _TypeAlias = _typing.Literal["_cursor", b"_cursor"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cursor) -> _WhichOneofReturnType__cursor | None: ...
+
+Global___JobChanges: _TypeAlias = JobChanges  # noqa: Y015

@@ -81,6 +81,11 @@ class GenerationServiceStub:
                 request_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetQueueOverviewRequest.SerializeToString,
                 response_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetQueueOverviewResponse.FromString,
                 _registered_method=True)
+        self.WatchJobs = channel.stream_stream(
+                '/gesso.generation.v1.GenerationService/WatchJobs',
+                request_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.WatchJobsRequest.SerializeToString,
+                response_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.WatchJobsResponse.FromString,
+                _registered_method=True)
 
 
 class GenerationServiceServicer:
@@ -169,6 +174,17 @@ class GenerationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchJobs(self, request_iterator, context):
+        """Tells what changes of the jobs of many accounts, over one stream for all readers of a process.
+        Acts for no account itself. Of each job the newest state only: a slow stream skips states, and
+        a state may come again. Ends with UNAVAILABLE when the server moves or the stream is far
+        behind: watch again from the last cursor of each reader.
+        INVALID_ARGUMENT: a cursor that is not ours, a reader 0, no account, or more than 1,000 of either.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GenerationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -216,6 +232,11 @@ def add_GenerationServiceServicer_to_server(servicer, server):
                     servicer.GetQueueOverview,
                     request_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetQueueOverviewRequest.FromString,
                     response_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetQueueOverviewResponse.SerializeToString,
+            ),
+            'WatchJobs': grpc.stream_stream_rpc_method_handler(
+                    servicer.WatchJobs,
+                    request_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.WatchJobsRequest.FromString,
+                    response_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.WatchJobsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -463,6 +484,33 @@ class GenerationService:
             '/gesso.generation.v1.GenerationService/GetQueueOverview',
             gesso_dot_generation_dot_v1_dot_generation__pb2.GetQueueOverviewRequest.SerializeToString,
             gesso_dot_generation_dot_v1_dot_generation__pb2.GetQueueOverviewResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchJobs(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gesso.generation.v1.GenerationService/WatchJobs',
+            gesso_dot_generation_dot_v1_dot_generation__pb2.WatchJobsRequest.SerializeToString,
+            gesso_dot_generation_dot_v1_dot_generation__pb2.WatchJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -84,6 +84,13 @@ class GenerationServiceStub:
     """
     GetQueueOverview: _grpc.UnaryUnaryMultiCallable[_generation_pb2.GetQueueOverviewRequest, _generation_pb2.GetQueueOverviewResponse]
     """Counts the account's jobs."""
+    WatchJobs: _grpc.StreamStreamMultiCallable[_generation_pb2.WatchJobsRequest, _generation_pb2.WatchJobsResponse]
+    """Tells what changes of the jobs of many accounts, over one stream for all readers of a process.
+    Acts for no account itself. Of each job the newest state only: a slow stream skips states, and
+    a state may come again. Ends with UNAVAILABLE when the server moves or the stream is far
+    behind: watch again from the last cursor of each reader.
+    INVALID_ARGUMENT: a cursor that is not ours, a reader 0, no account, or more than 1,000 of either.
+    """
 
 @_typing.type_check_only
 class GenerationServiceAsyncStub(GenerationServiceStub):
@@ -136,6 +143,13 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
     """
     GetQueueOverview: _aio.UnaryUnaryMultiCallable[_generation_pb2.GetQueueOverviewRequest, _generation_pb2.GetQueueOverviewResponse]  # type: ignore[assignment]
     """Counts the account's jobs."""
+    WatchJobs: _aio.StreamStreamMultiCallable[_generation_pb2.WatchJobsRequest, _generation_pb2.WatchJobsResponse]  # type: ignore[assignment]
+    """Tells what changes of the jobs of many accounts, over one stream for all readers of a process.
+    Acts for no account itself. Of each job the newest state only: a slow stream skips states, and
+    a state may come again. Ends with UNAVAILABLE when the server moves or the stream is far
+    behind: watch again from the last cursor of each reader.
+    INVALID_ARGUMENT: a cursor that is not ours, a reader 0, no account, or more than 1,000 of either.
+    """
 
 class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
     """The queue. Enqueue and the reads act for the account in the metadata entry `gesso-account`;
@@ -239,5 +253,18 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_generation_pb2.GetQueueOverviewResponse, _abc.Awaitable[_generation_pb2.GetQueueOverviewResponse]]:
         """Counts the account's jobs."""
+
+    @_abc_1.abstractmethod
+    def WatchJobs(
+        self,
+        request_iterator: _MaybeAsyncIterator[_generation_pb2.WatchJobsRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_generation_pb2.WatchJobsResponse], _abc.AsyncIterator[_generation_pb2.WatchJobsResponse]]:
+        """Tells what changes of the jobs of many accounts, over one stream for all readers of a process.
+        Acts for no account itself. Of each job the newest state only: a slow stream skips states, and
+        a state may come again. Ends with UNAVAILABLE when the server moves or the stream is far
+        behind: watch again from the last cursor of each reader.
+        INVALID_ARGUMENT: a cursor that is not ours, a reader 0, no account, or more than 1,000 of either.
+        """
 
 def add_GenerationServiceServicer_to_server(servicer: GenerationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -598,3 +598,129 @@ class Alive(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Alive: _TypeAlias = Alive  # noqa: Y015
+
+@_typing.final
+class WatchTasksRequest(_message.Message):
+    """Says which accounts somebody watches."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADD_FIELD_NUMBER: _builtins.int
+    REMOVE_ACCOUNT_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def add(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskReader]:
+        """At most 1,000."""
+
+    @_builtins.property
+    def remove_account_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Accounts that nobody watches any more, at most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        add: _abc.Iterable[Global___TaskReader] | None = ...,
+        remove_account_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add", b"add", "remove_account_ids", b"remove_account_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchTasksRequest: _TypeAlias = WatchTasksRequest  # noqa: Y015
+
+@_typing.final
+class TaskReader(_message.Message):
+    """Somebody who watches an account from now on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    READER_FIELD_NUMBER: _builtins.int
+    ACCOUNT_ID_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    reader: _builtins.int
+    """Its number in this stream, from 1; one that is used again begins anew."""
+    account_id: _builtins.str
+    """The account."""
+    since: _builtins.str
+    """The last cursor that the reader had. It is told the tasks that are not over, and those that
+    ended since then; with none only those that are not over.
+    """
+    def __init__(
+        self,
+        *,
+        reader: _builtins.int = ...,
+        account_id: _builtins.str = ...,
+        since: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "reader", b"reader", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TaskReader: _TypeAlias = TaskReader  # noqa: Y015
+
+@_typing.final
+class WatchTasksResponse(_message.Message):
+    """What is new."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskChanges]:
+        """In order: later ones hold."""
+
+    def __init__(
+        self,
+        *,
+        changes: _abc.Iterable[Global___TaskChanges] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchTasksResponse: _TypeAlias = WatchTasksResponse  # noqa: Y015
+
+@_typing.final
+class TaskChanges(_message.Message):
+    """Tasks of one account, or a cursor."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACCOUNT_ID_FIELD_NUMBER: _builtins.int
+    READER_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    CURSOR_FIELD_NUMBER: _builtins.int
+    account_id: _builtins.str
+    """The account; empty with a cursor for all accounts of the stream."""
+    reader: _builtins.int
+    """For whom: the number of a reader, or 0 for all readers of the account."""
+    cursor: _builtins.str
+    """Says that everything up to here has been told: to the reader, which has caught up by that, or
+    with reader 0 to all that have caught up.
+    """
+    @_builtins.property
+    def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Task]:
+        """Tasks as they are now, with prompts cut to 200 characters, without texts."""
+
+    def __init__(
+        self,
+        *,
+        account_id: _builtins.str = ...,
+        reader: _builtins.int = ...,
+        tasks: _abc.Iterable[Global___Task] | None = ...,
+        cursor: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cursor", b"_cursor", "cursor", b"cursor"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cursor", b"_cursor", "account_id", b"account_id", "cursor", b"cursor", "reader", b"reader", "tasks", b"tasks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cursor: _TypeAlias = _typing.Literal["cursor"]  # noqa: Y015
+    _WhichOneofArgType__cursor: _TypeAlias = _typing.Literal["_cursor", b"_cursor"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cursor) -> _WhichOneofReturnType__cursor | None: ...
+
+Global___TaskChanges: _TypeAlias = TaskChanges  # noqa: Y015

@@ -55,6 +55,11 @@ class TasksServiceStub:
                 request_serializer=gesso_dot_tasks_dot_v1_dot_tasks__pb2.WatchTextEventsRequest.SerializeToString,
                 response_deserializer=gesso_dot_tasks_dot_v1_dot_tasks__pb2.WatchTextEventsResponse.FromString,
                 _registered_method=True)
+        self.WatchTasks = channel.stream_stream(
+                '/gesso.tasks.v1.TasksService/WatchTasks',
+                request_serializer=gesso_dot_tasks_dot_v1_dot_tasks__pb2.WatchTasksRequest.SerializeToString,
+                response_deserializer=gesso_dot_tasks_dot_v1_dot_tasks__pb2.WatchTasksResponse.FromString,
+                _registered_method=True)
 
 
 class TasksServiceServicer:
@@ -99,6 +104,17 @@ class TasksServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchTasks(self, request_iterator, context):
+        """Tells what changes of the tasks of many accounts, as ListTasks shows them, over one stream for
+        all readers of a process. Acts for no account itself. Of each task the newest state only: a
+        slow stream skips states, and a state may come again. Ends with UNAVAILABLE when the server
+        moves or the stream is far behind: watch again from the last cursor of each reader.
+        INVALID_ARGUMENT: a cursor that is not ours, a reader 0, no account, or more than 1,000 of either.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TasksServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -121,6 +137,11 @@ def add_TasksServiceServicer_to_server(servicer, server):
                     servicer.WatchTextEvents,
                     request_deserializer=gesso_dot_tasks_dot_v1_dot_tasks__pb2.WatchTextEventsRequest.FromString,
                     response_serializer=gesso_dot_tasks_dot_v1_dot_tasks__pb2.WatchTextEventsResponse.SerializeToString,
+            ),
+            'WatchTasks': grpc.stream_stream_rpc_method_handler(
+                    servicer.WatchTasks,
+                    request_deserializer=gesso_dot_tasks_dot_v1_dot_tasks__pb2.WatchTasksRequest.FromString,
+                    response_serializer=gesso_dot_tasks_dot_v1_dot_tasks__pb2.WatchTasksResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -232,6 +253,33 @@ class TasksService:
             '/gesso.tasks.v1.TasksService/WatchTextEvents',
             gesso_dot_tasks_dot_v1_dot_tasks__pb2.WatchTextEventsRequest.SerializeToString,
             gesso_dot_tasks_dot_v1_dot_tasks__pb2.WatchTextEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchTasks(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gesso.tasks.v1.TasksService/WatchTasks',
+            gesso_dot_tasks_dot_v1_dot_tasks__pb2.WatchTasksRequest.SerializeToString,
+            gesso_dot_tasks_dot_v1_dot_tasks__pb2.WatchTasksResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -59,6 +59,13 @@ class TasksServiceStub:
     NOT_FOUND: the account has no such task.
     INVALID_ARGUMENT: a negative sequence number.
     """
+    WatchTasks: _grpc.StreamStreamMultiCallable[_tasks_pb2.WatchTasksRequest, _tasks_pb2.WatchTasksResponse]
+    """Tells what changes of the tasks of many accounts, as ListTasks shows them, over one stream for
+    all readers of a process. Acts for no account itself. Of each task the newest state only: a
+    slow stream skips states, and a state may come again. Ends with UNAVAILABLE when the server
+    moves or the stream is far behind: watch again from the last cursor of each reader.
+    INVALID_ARGUMENT: a cursor that is not ours, a reader 0, no account, or more than 1,000 of either.
+    """
 
 @_typing.type_check_only
 class TasksServiceAsyncStub(TasksServiceStub):
@@ -86,6 +93,13 @@ class TasksServiceAsyncStub(TasksServiceStub):
     UNAVAILABLE when the server moves: resume with the last sequence number seen.
     NOT_FOUND: the account has no such task.
     INVALID_ARGUMENT: a negative sequence number.
+    """
+    WatchTasks: _aio.StreamStreamMultiCallable[_tasks_pb2.WatchTasksRequest, _tasks_pb2.WatchTasksResponse]  # type: ignore[assignment]
+    """Tells what changes of the tasks of many accounts, as ListTasks shows them, over one stream for
+    all readers of a process. Acts for no account itself. Of each task the newest state only: a
+    slow stream skips states, and a state may come again. Ends with UNAVAILABLE when the server
+    moves or the stream is far behind: watch again from the last cursor of each reader.
+    INVALID_ARGUMENT: a cursor that is not ours, a reader 0, no account, or more than 1,000 of either.
     """
 
 class TasksServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -135,6 +149,19 @@ class TasksServiceServicer(metaclass=_abc_1.ABCMeta):
         UNAVAILABLE when the server moves: resume with the last sequence number seen.
         NOT_FOUND: the account has no such task.
         INVALID_ARGUMENT: a negative sequence number.
+        """
+
+    @_abc_1.abstractmethod
+    def WatchTasks(
+        self,
+        request_iterator: _MaybeAsyncIterator[_tasks_pb2.WatchTasksRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_tasks_pb2.WatchTasksResponse], _abc.AsyncIterator[_tasks_pb2.WatchTasksResponse]]:
+        """Tells what changes of the tasks of many accounts, as ListTasks shows them, over one stream for
+        all readers of a process. Acts for no account itself. Of each task the newest state only: a
+        slow stream skips states, and a state may come again. Ends with UNAVAILABLE when the server
+        moves or the stream is far behind: watch again from the last cursor of each reader.
+        INVALID_ARGUMENT: a cursor that is not ours, a reader 0, no account, or more than 1,000 of either.
         """
 
 def add_TasksServiceServicer_to_server(servicer: TasksServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
