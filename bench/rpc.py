@@ -3,7 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Iterable
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -49,11 +49,11 @@ class Caller(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Says that we take as much as comes."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's are no subclass.
+        self._transport = cast("asyncio.Transport", transport)
         window = struct.pack(">HI", 4, _MOST)
         more = struct.pack(">I", _MOST - _FIRST_WINDOW)
-        transport.write(
+        self._transport.write(
             _PREFACE + _frame(_SETTINGS, 0, 0, window) + _frame(_WINDOW_UPDATE, 0, 0, more)
         )
 
