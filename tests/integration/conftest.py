@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from servicekit.client import Client
+from services.canvas.batch import Applied
+from services.canvas.commits import Commits
+from services.canvas.domain.mutation import Mutation
 from tests.support.services import canvas_service, canvas_settings
 
 
@@ -21,3 +24,17 @@ async def canvas(shared_database: str, objects_url: str) -> AsyncIterator[Client
     """A client of a real canvas service."""
     async with canvas_service(canvas_settings(shared_database, objects_url)) as client:
         yield client
+
+
+@pytest.fixture
+def arrived(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The mutation ids of the requests that came to a service of this process."""
+    came: list[str] = []
+    apply = Commits.apply
+
+    async def noticed(self: Commits, account_id: str, mutation: Mutation) -> Applied:
+        came.append(mutation.mutation_id)
+        return await apply(self, account_id, mutation)
+
+    monkeypatch.setattr(Commits, "apply", noticed)
+    return came
