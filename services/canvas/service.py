@@ -103,12 +103,11 @@ class CanvasService:
         check_id("node", node_id)
         try:
             # Locked: a node that is being removed must not be leased.
-            async with (
-                self._store.line() as line,
-                line.locked(account_id, canvas_id) as canvas,
-            ):
-                held = await canvas.hold(node_id, session_id, secrets.token_urlsafe(16))
-                other = None if held else await canvas.lease(node_id)
+            async with self._store.locked(account_id, canvas_id) as session:
+                held = await session.hold(
+                    account_id, canvas_id, node_id, session_id, secrets.token_urlsafe(16)
+                )
+                other = None if held else await session.lease(account_id, canvas_id, node_id)
         except Contention:
             raise ConcurrentWrite from None
         if held is not None:
@@ -122,9 +121,9 @@ class CanvasService:
         self, account_id: str, canvas_id: str, node_id: str, session_id: str, token: str
     ) -> Held:
         """Extends a lease. Raises `EditLeaseConflict` if it is over or another's."""
-        async with self._store.line() as line, line.opened(account_id, canvas_id) as canvas:
-            held = await canvas.renew(node_id, session_id, token)
-            other = None if held else await canvas.lease(node_id)
+        async with self._store.opened() as session:
+            held = await session.renew(account_id, canvas_id, node_id, session_id, token)
+            other = None if held else await session.lease(account_id, canvas_id, node_id)
         if held is not None:
             self._feed.leased(account_id, canvas_id)
             return held

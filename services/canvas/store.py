@@ -1,10 +1,12 @@
-"""Remembers canvases: one row an object, two statements an edit."""
+"""Remembers canvases: one row an object, two statements for the edits of many."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import Enum, auto
 from json import loads
+from typing import Any
 
 import asyncpg
 
@@ -34,72 +36,134 @@ SELECT key
 # Where there is no row to lock, requests for one canvas take turns on this.
 LOCK_ABSENT_CANVAS = "SELECT pg_advisory_xact_lock(hashtextextended($1 || '/' || $2, 0))"
 
-# One statement, one snapshot: the objects are those of the head's revision.
+# Who waits for a canvas waits for its account too, in this order.
+LOCK_USAGE = """
+SELECT
+  FROM canvas.usage
+ WHERE account_id = $1
+   FOR NO KEY UPDATE
+"""
+
+# One statement, one snapshot: the objects are those of their canvas's revision. Each canvas has its
+# stretches of the ids in $10, one a kind. OFFSET 0 and ORDER BY keep the planner to one canvas
+# after the other, and to the index in that order even where it knows of no rows.
 GATHER = """
-WITH head AS MATERIALIZED (
+WITH asked AS MATERIALIZED (
     SELECT *
-      FROM canvas.canvas
-     WHERE account_id = $1
-       AND canvas_id = $2
+      FROM unnest($1::text[], $2::text[], $3::integer[], $4::integer[], $5::integer[],
+                  $6::integer[], $7::integer[], $8::integer[], $9::integer[])
+           WITH ORDINALITY
+           AS asked (account_id, canvas_id, start, receipts, nodes, ends, connections, removed,
+                     leases, canvas)
+), head AS MATERIALIZED (
+    SELECT asked.*,
+           found.*
+      FROM asked
+     CROSS JOIN LATERAL (
+           SELECT key, revision, content_hash, fields, node_count, next_order, size_bytes,
+                  lease_version
+             FROM canvas.canvas
+            WHERE account_id = asked.account_id
+              AND canvas_id = asked.canvas_id
+           OFFSET 0) AS found
 )
-SELECT 'now' AS what, '' AS id, 0::bigint AS place, 0::bigint AS hash, NULL AS body,
-       NULL::bytea AS digest, NULL::bytea AS result, NULL AS token, clock_timestamp() AS at,
-       NULL::bigint AS key, NULL::integer AS node_count, NULL::bigint AS next_order,
-       NULL::bigint AS size_bytes, NULL::bigint AS lease_version
+SELECT 'now' AS what, 0::bigint AS canvas, '' AS id, 0::bigint AS place, 0::bigint AS hash,
+       NULL AS body, NULL::bytea AS digest, NULL::bytea AS result, NULL AS token,
+       clock_timestamp() AS at, NULL::bigint AS key, NULL::integer AS node_count,
+       NULL::bigint AS next_order, NULL::bigint AS size_bytes, NULL::bigint AS lease_version
 UNION ALL
-SELECT 'head', '', revision, content_hash, fields, NULL, NULL, NULL, NULL,
+SELECT 'head', canvas, '', revision, content_hash, fields, NULL, NULL, NULL, NULL,
        key, node_count, next_order, size_bytes, lease_version
   FROM head
 UNION ALL
-SELECT 'receipt', mutation_id, revision, 0, NULL, digest, result, NULL, NULL,
+SELECT 'receipt', canvas, id, place, 0, NULL, digest, result, NULL, NULL,
        NULL, NULL, NULL, NULL, NULL
-  FROM canvas.receipt
- WHERE account_id = $1
-   AND canvas_id = $2
-   AND mutation_id = ANY($3::text[])
+  FROM asked
+ CROSS JOIN LATERAL (
+       SELECT mutation_id AS id, revision AS place, digest, result
+         FROM canvas.receipt
+        WHERE account_id = asked.account_id
+          AND canvas_id = asked.canvas_id
+          AND mutation_id = ANY(($10::text[])[asked.start + 1 : asked.receipts])
+       OFFSET 0) AS receipt
 UNION ALL
-SELECT 'node', id, place, hash, body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-  FROM canvas.node
- WHERE canvas_key = (SELECT key FROM head)
-   AND id = ANY($4::text[])
+SELECT 'node', canvas, id, place, hash, body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+  FROM head
+ CROSS JOIN LATERAL (
+       SELECT id, place, hash, body
+         FROM canvas.node
+        WHERE canvas_key = head.key
+          AND id = ANY(($10::text[])[head.receipts + 1 : head.nodes])
+       OFFSET 0) AS node
 UNION ALL
-SELECT 'end', id, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-  FROM canvas.node
- WHERE canvas_key = (SELECT key FROM head)
-   AND id = ANY($5::text[])
+SELECT 'end', canvas, id, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+  FROM head
+ CROSS JOIN LATERAL (
+       SELECT id
+         FROM canvas.node
+        WHERE canvas_key = head.key
+          AND id = ANY(($10::text[])[head.nodes + 1 : head.ends])
+       OFFSET 0) AS node
 UNION ALL
-SELECT 'connection', id, place, hash, body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-  FROM canvas.connection
- WHERE canvas_key = (SELECT key FROM head)
-   AND id = ANY($6::text[])
-UNION ALL
-SELECT 'connection', id, place, hash, body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-  FROM canvas.connection
- WHERE canvas_key = (SELECT key FROM head)
-   AND from_node = ANY($7::text[])
-UNION ALL
-SELECT 'connection', id, place, hash, body, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-  FROM canvas.connection
- WHERE canvas_key = (SELECT key FROM head)
-   AND to_node = ANY($7::text[])
-UNION ALL
-SELECT 'lease', node_id, 0, 0, session_id, NULL, NULL, token, expires_at,
+SELECT 'connection', canvas, id, place, hash, body, NULL, NULL, NULL, NULL,
        NULL, NULL, NULL, NULL, NULL
-  FROM canvas.lease
- WHERE canvas_key = (SELECT key FROM head)
-   AND node_id = ANY($8::text[])
+  FROM head
+ CROSS JOIN LATERAL (
+       SELECT id, place, hash, body
+         FROM canvas.connection
+        WHERE canvas_key = head.key
+          AND id = ANY(($10::text[])[head.ends + 1 : head.connections])
+        ORDER BY id) AS connection
+UNION ALL
+SELECT 'connection', canvas, id, place, hash, body, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL
+  FROM head
+ CROSS JOIN LATERAL (
+       SELECT id, place, hash, body
+         FROM canvas.connection
+        WHERE canvas_key = head.key
+          AND from_node = ANY(($10::text[])[head.connections + 1 : head.removed])
+        ORDER BY from_node) AS connection
+UNION ALL
+SELECT 'connection', canvas, id, place, hash, body, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL
+  FROM head
+ CROSS JOIN LATERAL (
+       SELECT id, place, hash, body
+         FROM canvas.connection
+        WHERE canvas_key = head.key
+          AND to_node = ANY(($10::text[])[head.connections + 1 : head.removed])
+        ORDER BY to_node) AS connection
+UNION ALL
+SELECT 'lease', canvas, id, 0, 0, session_id, NULL, NULL, token, expires_at,
+       NULL, NULL, NULL, NULL, NULL
+  FROM head
+ CROSS JOIN LATERAL (
+       SELECT node_id AS id, session_id, token, expires_at
+         FROM canvas.lease
+        WHERE canvas_key = head.key
+          AND node_id = ANY(($10::text[])[head.removed + 1 : head.leases])
+       OFFSET 0) AS lease
 """
 
 READ_MEDIA = """
-SELECT 'resource' AS what, resource_id AS id, NULL AS resource_id
-  FROM canvas.resource
- WHERE resource_id = ANY($2::text[])
-   AND account_id = $1
+SELECT 'resource' AS what, asked.account_id, asked.id, NULL AS resource_id
+  FROM unnest($1::text[], $2::text[]) AS asked (account_id, id)
+ CROSS JOIN LATERAL (
+       SELECT account_id
+         FROM canvas.resource
+        WHERE resource_id = asked.id
+       OFFSET 0) AS resource
+ WHERE resource.account_id = asked.account_id
 UNION ALL
-SELECT 'asset', asset_id, resource_id
-  FROM canvas.asset
- WHERE account_id = $1
-   AND asset_id = ANY($3::text[])
+SELECT 'asset', asked.account_id, asked.id, resource_id
+  FROM unnest($3::text[], $4::text[]) AS asked (account_id, id)
+ CROSS JOIN LATERAL (
+       SELECT resource_id
+         FROM canvas.asset
+        WHERE account_id = asked.account_id
+          AND asset_id = ANY(ARRAY[asked.id])
+        ORDER BY asset_id) AS asset
 """
 
 INSERT_CANVAS = """
@@ -116,63 +180,100 @@ VALUES ($1, $2, 1, '{}', '', 0, 0, 0, 0, $3, $3)
 RETURNING key
 """
 
-# All or nothing in one statement, only on the canvas that was read: at its revision, with no lease
-# given since, and only if the account's limits allow what grows.
+# Each canvas all or nothing: only as it was read, at its revision, with no lease given since, and
+# only if its account's limits allow what grows (that of all its canvases here together). What
+# somebody else has locked is left out: nobody waits for it, and there is no deadlock.
 SAVE = """
-WITH current AS MATERIALIZED (
-    SELECT key
-      FROM canvas.canvas
-     WHERE key = $1
-       AND revision = $2
-       AND lease_version = $3
-       FOR UPDATE
+WITH asked AS MATERIALIZED (
+    SELECT *
+      FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[],
+                  $6::integer[], $7::bigint[], $8::bigint[], $9::text[], $10::text[],
+                  $11::integer[], $12::bigint[], $13::bigint[], $14::bigint[])
+           AS asked (key, found_revision, found_lease_version, account_id, canvas_id,
+                     canvases, json_bytes, revision, fields, title,
+                     node_count, next_order, size_bytes, content_hash)
+), current AS MATERIALIZED (
+    SELECT asked.*
+      FROM asked
+     CROSS JOIN LATERAL (
+           SELECT
+             FROM canvas.canvas
+            WHERE key = asked.key
+              AND revision = asked.found_revision
+              AND lease_version = asked.found_lease_version
+              FOR NO KEY UPDATE SKIP LOCKED) AS locked
+), growing AS MATERIALIZED (
+    SELECT account_id, canvases, json_bytes
+      FROM (SELECT account_id,
+                   sum(canvases)::integer  AS canvases,
+                   sum(json_bytes)::bigint AS json_bytes
+              FROM current
+             GROUP BY account_id) AS grown
+     CROSS JOIN LATERAL (
+           SELECT
+             FROM canvas.usage
+            WHERE account_id = grown.account_id
+              FOR NO KEY UPDATE SKIP LOCKED) AS locked
 ), allowed AS (
     UPDATE canvas.usage
-       SET canvases   = canvases + $4,
-           json_bytes = json_bytes + $5
-     WHERE account_id = $6
-       AND EXISTS (SELECT FROM current)
-       AND ($4 <= 0 OR canvases + $4 <= $7)
-       AND ($5 <= 0 OR json_bytes + $5 <= $8)
-    RETURNING account_id
+       SET canvases   = usage.canvases + growing.canvases,
+           json_bytes = usage.json_bytes + growing.json_bytes
+      FROM growing
+     WHERE usage.account_id = ANY(ARRAY(SELECT account_id FROM growing))
+       AND usage.account_id = growing.account_id
+       AND (growing.canvases <= 0 OR usage.canvases + growing.canvases <= $15)
+       AND (growing.json_bytes <= 0 OR usage.json_bytes + growing.json_bytes <= $16)
+    RETURNING usage.account_id
 ), head AS (
     UPDATE canvas.canvas
-       SET revision     = $9,
-           fields       = $10,
-           title        = $11,
-           node_count   = $12,
-           next_order   = $13,
-           size_bytes   = $14,
-           content_hash = $15,
-           updated_at   = $16
-     WHERE key = (SELECT key FROM current)
-       AND EXISTS (SELECT FROM allowed)
-    RETURNING key
+       SET revision     = current.revision,
+           fields       = current.fields,
+           title        = current.title,
+           node_count   = current.node_count,
+           next_order   = current.next_order,
+           size_bytes   = current.size_bytes,
+           content_hash = current.content_hash,
+           updated_at   = $17
+      FROM current
+      JOIN allowed USING (account_id)
+     WHERE canvas.key = current.key
+    RETURNING canvas.key, canvas.account_id, canvas.canvas_id
 ), nodes_gone AS (
     DELETE FROM canvas.node
-     WHERE canvas_key = (SELECT key FROM head)
-       AND id = ANY($17::text[])
+     WHERE canvas_key = ANY($18::bigint[])
+       AND id = ANY($19::text[])
+       AND (canvas_key, id) IN (SELECT key, gone.id
+                                  FROM unnest($18::bigint[], $19::text[]) AS gone (key, id)
+                                  JOIN head USING (key))
 ), leases_gone AS (
     DELETE FROM canvas.lease
-     WHERE canvas_key = (SELECT key FROM head)
-       AND node_id = ANY($17::text[])
+     WHERE canvas_key = ANY($18::bigint[])
+       AND node_id = ANY($19::text[])
+       AND (canvas_key, node_id) IN (SELECT key, gone.id
+                                  FROM unnest($18::bigint[], $19::text[]) AS gone (key, id)
+                                  JOIN head USING (key))
 ), nodes_written AS (
     INSERT INTO canvas.node (canvas_key, id, place, hash, body)
     SELECT key, id, place, written.hash, body
-      FROM head, unnest($18::text[], $19::bigint[], $20::bigint[], $21::text[])
-                 AS written (id, place, hash, body)
+      FROM unnest($20::bigint[], $21::text[], $22::bigint[], $23::bigint[], $24::text[])
+           AS written (key, id, place, hash, body)
+      JOIN head USING (key)
         ON CONFLICT (canvas_key, id)
         DO UPDATE SET hash = excluded.hash, body = excluded.body, place = excluded.place
 ), connections_gone AS (
     DELETE FROM canvas.connection
-     WHERE canvas_key = (SELECT key FROM head)
-       AND id = ANY($22::text[])
+     WHERE canvas_key = ANY($25::bigint[])
+       AND id = ANY($26::text[])
+       AND (canvas_key, id) IN (SELECT key, gone.id
+                                  FROM unnest($25::bigint[], $26::text[]) AS gone (key, id)
+                                  JOIN head USING (key))
 ), connections_written AS (
     INSERT INTO canvas.connection (canvas_key, id, place, hash, from_node, to_node, body)
     SELECT key, id, place, written.hash, from_node, to_node, body
-      FROM head, unnest($23::text[], $24::bigint[], $25::bigint[], $26::text[], $27::text[],
-                        $28::text[])
-                 AS written (id, place, hash, from_node, to_node, body)
+      FROM unnest($27::bigint[], $28::text[], $29::bigint[], $30::bigint[], $31::text[],
+                  $32::text[], $33::text[])
+           AS written (key, id, place, hash, from_node, to_node, body)
+      JOIN head USING (key)
         ON CONFLICT (canvas_key, id)
         DO UPDATE SET hash      = excluded.hash,
                       body      = excluded.body,
@@ -182,17 +283,21 @@ WITH current AS MATERIALIZED (
 ), receipts AS (
     INSERT INTO canvas.receipt
            (account_id, canvas_id, mutation_id, digest, revision, result, created_at)
-    SELECT $6, $29, mutation_id, digest, revision, result, $16
-      FROM head, unnest($30::text[], $31::bytea[], $32::bigint[], $33::bytea[])
-                 AS done (mutation_id, digest, revision, result)
+    SELECT account_id, canvas_id, mutation_id, digest, revision, result, $17
+      FROM unnest($34::bigint[], $35::text[], $36::bytea[], $37::bigint[], $38::bytea[])
+           AS done (key, mutation_id, digest, revision, result)
+      JOIN head USING (key)
 ), changes AS (
     INSERT INTO canvas.change (canvas_key, revision, mutation_id, operations, at)
-    SELECT key, done.revision, mutation_id, operations, $16
-      FROM head, unnest($32::bigint[], $30::text[], $34::text[])
-                 AS done (revision, mutation_id, operations)
+    SELECT key, revision, mutation_id, operations, $17
+      FROM unnest($34::bigint[], $37::bigint[], $35::text[], $39::text[])
+           AS done (key, revision, mutation_id, operations)
+      JOIN head USING (key)
 )
-SELECT EXISTS (SELECT FROM current) AS is_current,
-       EXISTS (SELECT FROM allowed) AS is_allowed
+SELECT key,
+       account_id IN (SELECT account_id FROM growing) AS is_free,
+       account_id IN (SELECT account_id FROM allowed) AS is_allowed
+  FROM current
 """
 
 DELETE_CANVAS = """
@@ -510,128 +615,152 @@ class Log:
         return etag(self.revision, self.incarnation)
 
 
-class Session:
-    """One canvas, or the place where none is, over one connection to the database."""
+@dataclass(frozen=True)
+class Asked:
+    """What is to be gathered of a canvas: receipts of mutations, and what those touch."""
 
-    def __init__(
-        self, connection: Connection, account_id: str, canvas_id: str, *, is_locked: bool
-    ) -> None:
+    account_id: str
+    canvas_id: str
+    mutation_ids: list[str]
+    touched: Touched
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What requests for a canvas came to, and what it was found as."""
+
+    account_id: str
+    canvas_id: str
+    found: Found
+    outcome: Outcome
+
+
+class Saved(Enum):
+    """Whether a canvas was saved; else nothing of it is written.
+
+    `STALE` is one that somebody else changed or has now, or that is to be made; `EXCEEDED` one
+    whose account may not grow so much.
+    """
+
+    YES = auto()
+    STALE = auto()
+    EXCEEDED = auto()
+
+
+class Session:
+    """Canvases, over one connection to the database."""
+
+    def __init__(self, connection: Connection, *, is_locked: bool) -> None:
         self._connection = connection
-        self._account_id = account_id
-        self._canvas_id = canvas_id
         self._is_locked = is_locked
 
-    async def gather(self, mutation_ids: list[str], touched: Touched) -> Found:
-        """What the mutations touch, all of one revision, and the receipts of those committed."""
+    async def gather(self, asked: Sequence[Asked]) -> list[Found]:
+        """What mutations touch, of each canvas all of one revision; receipts of those committed."""
+        ids: list[str] = []
+        places: list[list[int]] = []
+        for each in asked:
+            place = [len(ids)]
+            touched = each.touched
+            for some in (
+                each.mutation_ids,
+                touched.nodes,
+                touched.ends,
+                touched.connections,
+                touched.removed_nodes,
+                touched.written_nodes,
+            ):
+                ids += some
+                place.append(len(ids))
+            places.append(place)
         rows = await self._connection.fetch(
             GATHER,
-            self._account_id,
-            self._canvas_id,
-            mutation_ids,
-            list(touched.nodes),
-            list(touched.ends),
-            list(touched.connections),
-            list(touched.removed_nodes),
-            list(touched.written_nodes),
+            [each.account_id for each in asked],
+            [each.canvas_id for each in asked],
+            *_columns(places, 7),
+            ids,
         )
-        return _found(self._canvas_id, rows)
+        canvases = [_Canvas() for _ in asked]
+        # The first row of the statement.
+        now: datetime = rows[0]["at"]
+        for row in rows[1:]:
+            canvases[row["canvas"] - 1].add(row)
+        return [
+            canvas.found(each.canvas_id, now) for canvas, each in zip(canvases, asked, strict=True)
+        ]
 
-    async def media(self, resources: Iterable[str], assets: Iterable[str]) -> Known:
-        """Which of some resources and assets the account has."""
+    async def media(
+        self, resources: Sequence[tuple[str, str]], assets: Sequence[tuple[str, str]]
+    ) -> dict[str, Known]:
+        """Which of some resources and assets, each with its account, the accounts have."""
         rows = await self._connection.fetch(
-            READ_MEDIA, self._account_id, list(resources), list(assets)
+            READ_MEDIA, *_columns(resources, 2), *_columns(assets, 2)
         )
-        return Known(
-            resources=frozenset(row["id"] for row in rows if row["what"] == "resource"),
-            assets={row["id"]: row["resource_id"] for row in rows if row["what"] == "asset"},
-        )
-
-    async def save(self, found: Found, outcome: Outcome, limits: Limits) -> bool:
-        """Writes what requests came to, all or nothing, if the canvas is still as it was found.
-
-        Whether it was: else nothing is written. A canvas is only made by one who has the place
-        locked. Raises `StorageExceeded`.
-        """
-        head = outcome.canvas.head
-        assert head is not None
-        version = found.version
-        if version is None:
-            if not self._is_locked:
-                return False
-            key = await self._connection.fetchval(
-                INSERT_CANVAS, self._account_id, self._canvas_id, found.now
+        return {
+            account_id: Known(
+                resources=frozenset(row["id"] for row in its_rows if row["what"] == "resource"),
+                assets={
+                    row["id"]: row["resource_id"] for row in its_rows if row["what"] == "asset"
+                },
             )
-            if key is None:
-                return False
-            version = Version(key, revision=1, lease_version=0)
-        grown = growth(found.canvas.head, head)
-        nodes = {key: it for key, it in outcome.written.nodes.items() if it is not None}
-        links = {key: it for key, it in outcome.written.connections.items() if it is not None}
-        done = outcome.done
-        row = await self._connection.fetchrow(
-            SAVE,
-            version.key,
-            version.revision,
-            version.lease_version,
-            grown.canvases,
-            grown.json_bytes,
-            self._account_id,
-            limits.canvases,
-            limits.json_bytes,
-            head.revision,
-            canonical(head.fields),
-            head.fields["title"],
-            head.node_count,
-            head.next_order,
-            head.size_bytes,
-            _signed(head.content_hash),
-            found.now,
-            list(outcome.written.nodes.keys() - nodes.keys()),
-            list(nodes),
-            [stored.order for stored in nodes.values()],
-            [_signed(stored.hash) for stored in nodes.values()],
-            [stored.text for stored in nodes.values()],
-            list(outcome.written.connections.keys() - links.keys()),
-            list(links),
-            [stored.order for stored in links.values()],
-            [_signed(stored.hash) for stored in links.values()],
-            [ends_of(stored.value)[0] for stored in links.values()],
-            [ends_of(stored.value)[1] for stored in links.values()],
-            [stored.text for stored in links.values()],
-            self._canvas_id,
-            [each.mutation_id for each in done],
-            [each.receipt.digest for each in done],
-            [each.receipt.revision for each in done],
-            [each.receipt.result for each in done],
-            [each.operations for each in done],
-        )
-        assert row is not None
-        if row["is_current"] and not row["is_allowed"]:
-            raise limits.exceeded_by(grown)
-        return bool(row["is_current"])
+            for account_id, its_rows in _by_account(rows).items()
+        }
 
-    async def hold(self, node_id: str, session_id: str, token: str) -> Held | None:
+    async def save(self, decided: Sequence[Decided], limits: Limits) -> list[Saved]:
+        """Writes what requests came to, each canvas all or nothing; what became of each.
+
+        A canvas is only made, and only waited for, by one who has its place locked.
+        """
+        writes = _Writes()
+        keys: list[int | None] = []
+        for each in decided:
+            version = each.found.version
+            if self._is_locked and each.outcome.done:
+                version = version or await self._made(each)
+                await self._connection.execute(LOCK_USAGE, each.account_id)
+            keys.append(version.key if version else None)
+            if version and each.outcome.done:
+                writes.add(version, each)
+        rows = []
+        if writes.heads:
+            now = decided[0].found.now
+            rows = await self._connection.fetch(SAVE, *writes.arguments(limits, now))
+        saved = {row["key"]: _saved(row) for row in rows}
+        return [
+            saved.get(key, Saved.STALE) if each.outcome.done else Saved.YES
+            for key, each in zip(keys, decided, strict=True)
+        ]
+
+    async def _made(self, decided: Decided) -> Version | None:
+        """A canvas that is still empty; None if somebody else made it."""
+        key = await self._connection.fetchval(
+            INSERT_CANVAS, decided.account_id, decided.canvas_id, decided.found.now
+        )
+        return Version(key, revision=1, lease_version=0) if key is not None else None
+
+    async def hold(
+        self, account_id: str, canvas_id: str, node_id: str, session_id: str, token: str
+    ) -> Held | None:
         """Leases a node's text to a session; None if there is no such node, or another has it.
 
         `token` is what a new lease gets; one that the session has already keeps its own.
         """
         row = await self._connection.fetchrow(
-            HOLD_LEASE, self._account_id, self._canvas_id, node_id, session_id, token, LEASE
+            HOLD_LEASE, account_id, canvas_id, node_id, session_id, token, LEASE
         )
         return _held(node_id, session_id, row) if row else None
 
-    async def renew(self, node_id: str, session_id: str, token: str) -> Held | None:
+    async def renew(
+        self, account_id: str, canvas_id: str, node_id: str, session_id: str, token: str
+    ) -> Held | None:
         """Extends a lease that holds, None if it is over or another's."""
         row = await self._connection.fetchrow(
-            RENEW_LEASE, self._account_id, self._canvas_id, node_id, session_id, token, LEASE
+            RENEW_LEASE, account_id, canvas_id, node_id, session_id, token, LEASE
         )
         return _held(node_id, session_id, row) if row else None
 
-    async def lease(self, node_id: str) -> Held | None:
+    async def lease(self, account_id: str, canvas_id: str, node_id: str) -> Held | None:
         """The lease of a node's text, whether it still holds or not."""
-        row = await self._connection.fetchrow(
-            READ_LEASE, self._account_id, self._canvas_id, node_id
-        )
+        row = await self._connection.fetchrow(READ_LEASE, account_id, canvas_id, node_id)
         return _held(node_id, row["session_id"], row) if row else None
 
 
@@ -644,19 +773,10 @@ class Line:
         self._connection: Connection | None = None
 
     @asynccontextmanager
-    async def opened(self, account_id: str, canvas_id: str) -> AsyncIterator[Session]:
-        """The canvas as it is; others may change it meanwhile."""
+    async def opened(self) -> AsyncIterator[Session]:
+        """Canvases as they are; others may change them meanwhile."""
         async with self._connected() as connection:
-            yield Session(connection, account_id, canvas_id, is_locked=False)
-
-    @asynccontextmanager
-    async def locked(self, account_id: str, canvas_id: str) -> AsyncIterator[Session]:
-        """The canvas, or its place, that nobody else changes, in a transaction of the block."""
-        async with self._connected() as connection, connection.transaction():
-            if await connection.fetchval(LOCK_CANVAS, account_id, canvas_id) is None:
-                await connection.execute(LOCK_ABSENT_CANVAS, account_id, canvas_id)
-                await connection.fetchval(LOCK_CANVAS, account_id, canvas_id)
-            yield Session(connection, account_id, canvas_id, is_locked=True)
+            yield Session(connection, is_locked=False)
 
     async def give_back(self) -> None:
         """Holds no connection any more. Never fails."""
@@ -693,6 +813,21 @@ class CanvasStore:
             yield line
         finally:
             await line.give_back()
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Session]:
+        """Canvases as they are; others may change them meanwhile."""
+        async with self._database.connection() as connection:
+            yield Session(connection, is_locked=False)
+
+    @asynccontextmanager
+    async def locked(self, account_id: str, canvas_id: str) -> AsyncIterator[Session]:
+        """A canvas, or its place, that nobody else changes, in a transaction of the block."""
+        async with self._database.transaction() as connection:
+            if await connection.fetchval(LOCK_CANVAS, account_id, canvas_id) is None:
+                await connection.execute(LOCK_ABSENT_CANVAS, account_id, canvas_id)
+                await connection.fetchval(LOCK_CANVAS, account_id, canvas_id)
+            yield Session(connection, is_locked=True)
 
     async def delete(self, account_id: str, canvas_id: str) -> bool:
         """Deletes a canvas; whether there was one."""
@@ -804,34 +939,131 @@ def _agent(row: asyncpg.Record) -> Agent:
     return Agent(row["task_id"], row["state"], row["since"])
 
 
-def _found(canvas_id: str, rows: list[asyncpg.Record]) -> Found:
-    receipts: dict[str, Receipt] = {}
-    nodes: dict[str, Stored | None] = {}
-    connections: dict[str, Stored | None] = {}
-    ends: set[str] = set()
-    leases: dict[str, Lease] = {}
+@dataclass
+class _Canvas:
+    """One of several canvases, as its rows come."""
+
+    receipts: dict[str, Receipt] = field(default_factory=dict)
+    nodes: dict[str, Stored | None] = field(default_factory=dict)
+    connections: dict[str, Stored | None] = field(default_factory=dict)
+    ends: set[str] = field(default_factory=set)
+    leases: dict[str, Lease] = field(default_factory=dict)
     head: Head | None = None
     version: Version | None = None
-    # The first row of the statement.
-    now: datetime = rows[0]["at"]
-    for row in rows[1:]:
+
+    def add(self, row: asyncpg.Record) -> None:
         object_id = row["id"]
         match row["what"]:
             case "head":
-                head = _head(row)
-                version = Version(row["key"], row["place"], row["lease_version"])
+                self.head = _head(row)
+                self.version = Version(row["key"], row["place"], row["lease_version"])
             case "receipt":
-                receipts[object_id] = Receipt(row["digest"], row["place"], row["result"])
+                self.receipts[object_id] = Receipt(row["digest"], row["place"], row["result"])
             case "node":
-                nodes[object_id] = _stored(row)
+                self.nodes[object_id] = _stored(row)
             case "connection":
-                connections[object_id] = _stored(row)
+                self.connections[object_id] = _stored(row)
             case "end":
-                ends.add(object_id)
+                self.ends.add(object_id)
             case "lease":
-                leases[object_id] = Lease(object_id, row["body"], row["token"], row["at"])
-    canvas = Canvas(canvas_id, head, nodes, connections, frozenset(ends))
-    return Found(receipts, canvas, leases, version, now)
+                self.leases[object_id] = Lease(object_id, row["body"], row["token"], row["at"])
+
+    def found(self, canvas_id: str, now: datetime) -> Found:
+        canvas = Canvas(canvas_id, self.head, self.nodes, self.connections, frozenset(self.ends))
+        return Found(self.receipts, canvas, self.leases, self.version, now)
+
+
+class _Writes:
+    """Rows of each kind that `SAVE` writes."""
+
+    def __init__(self) -> None:
+        self.heads: list[tuple[Any, ...]] = []
+        self.nodes_gone: list[tuple[int, str]] = []
+        self.nodes: list[tuple[int, str, int, int, str]] = []
+        self.connections_gone: list[tuple[int, str]] = []
+        self.connections: list[tuple[int, str, int, int, str, str, str]] = []
+        self.done: list[tuple[int, str, bytes, int, bytes, str]] = []
+
+    def add(self, version: Version, decided: Decided) -> None:
+        """Adds a canvas that is to be saved on the version that was found."""
+        key, outcome = version.key, decided.outcome
+        head = outcome.canvas.head
+        assert head is not None
+        grown = growth(decided.found.canvas.head, head)
+        self.heads.append(
+            (
+                key,
+                version.revision,
+                version.lease_version,
+                decided.account_id,
+                decided.canvas_id,
+                grown.canvases,
+                grown.json_bytes,
+                head.revision,
+                canonical(head.fields),
+                head.fields["title"],
+                head.node_count,
+                head.next_order,
+                head.size_bytes,
+                _signed(head.content_hash),
+            )
+        )
+        for object_id, stored in outcome.written.nodes.items():
+            if stored is None:
+                self.nodes_gone.append((key, object_id))
+            else:
+                self.nodes.append((key, object_id, stored.order, _signed(stored.hash), stored.text))
+        for object_id, stored in outcome.written.connections.items():
+            if stored is None:
+                self.connections_gone.append((key, object_id))
+            else:
+                start, end = ends_of(stored.value)
+                hashed = _signed(stored.hash)
+                self.connections.append(
+                    (key, object_id, stored.order, hashed, start, end, stored.text)
+                )
+        self.done += [
+            (
+                key,
+                each.mutation_id,
+                each.receipt.digest,
+                each.receipt.revision,
+                each.receipt.result,
+                each.operations,
+            )
+            for each in outcome.done
+        ]
+
+    def arguments(self, limits: Limits, now: datetime) -> list[Any]:
+        """What the statement takes."""
+        return [
+            *_columns(self.heads, 14),
+            limits.canvases,
+            limits.json_bytes,
+            now,
+            *_columns(self.nodes_gone, 2),
+            *_columns(self.nodes, 5),
+            *_columns(self.connections_gone, 2),
+            *_columns(self.connections, 7),
+            *_columns(self.done, 6),
+        ]
+
+
+def _columns(rows: Sequence[Sequence[Any]], width: int) -> list[Sequence[Any]]:
+    return list(zip(*rows, strict=True)) if rows else [()] * width
+
+
+def _by_account(rows: list[asyncpg.Record]) -> dict[str, list[asyncpg.Record]]:
+    found: dict[str, list[asyncpg.Record]] = {}
+    for row in rows:
+        found.setdefault(row["account_id"], []).append(row)
+    return found
+
+
+def _saved(row: asyncpg.Record) -> Saved:
+    if row["is_allowed"]:
+        return Saved.YES
+    return Saved.EXCEEDED if row["is_free"] else Saved.STALE
 
 
 def _head(row: asyncpg.Record) -> Head:

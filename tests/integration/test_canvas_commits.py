@@ -9,25 +9,8 @@ import pytest
 
 from servicekit.client import Client
 from servicekit.errors import Conflict, Failure, TooMany
-from services.canvas.batch import Applied
-from services.canvas.commits import Commits
-from services.canvas.domain.mutation import Mutation
 from tests.support.canvas import Window, create_canvas, create_node, node, patch_node
 from tests.support.services import canvas_service, canvas_settings, new_account
-
-
-@pytest.fixture
-def arrived(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The mutation ids of the requests that came to a service of this process."""
-    came: list[str] = []
-    apply = Commits.apply
-
-    async def noticed(self: Commits, account_id: str, mutation: Mutation) -> Applied:
-        came.append(mutation.mutation_id)
-        return await apply(self, account_id, mutation)
-
-    monkeypatch.setattr(Commits, "apply", noticed)
-    return came
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from services.tasks import work_store
 
 # These hold nothing but what is asked for, in its order: they are read from their beginning.
 READ_FROM_THE_FIRST = {"account_without_grant", "account_whose_turn_it_is"}
+READS_WHOLE_CANVASES = {"services.canvas.store.READ_CANVAS"}
 _VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
 MODULES = (
     accounts_store,
@@ -63,6 +64,12 @@ async def test_a_statement_finds_its_rows_by_an_index_even_planned_on_empty_tabl
         for node in found
         if "Index Cond" not in node and node["Index Name"] not in READ_FROM_THE_FIRST
     ] == []
+    # By its canvas alone a connection is found after all others.
+    assert name in READS_WHOLE_CANVASES or not [
+        node
+        for node in found
+        if node["Index Name"].startswith("connection_") and " AND " not in node["Index Cond"]
+    ]
 
 
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
