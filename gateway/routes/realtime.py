@@ -54,6 +54,7 @@ class _Window:
 
     websocket: WebSocket
     canvas_id: str
+    incarnation: int
     session: Session
     recheck_at: float
 
@@ -126,17 +127,19 @@ class RealtimeRoute:
         if self._draining.is_set():
             return GOING_AWAY
         async with self._admitting:
-            refused, asker, revision = await self._admitted(websocket, canvas_id)
-        if refused is not None or asker is None:
+            refused, asker, canvas = await self._admitted(websocket, canvas_id)
+        if asker is None:
             return refused
         account_id = asker.account.account_id
         socket: Socket = websocket.scope["state"][SOCKET]
         states = States(canvas_id, language_of(websocket), send_at_once=socket.send_at_once)
         async with self._link.session(
-            account_id, canvas_id, revision, pass_on=states.pass_on
+            account_id, canvas_id, canvas.revision, pass_on=states.pass_on
         ) as session:
             states.begin(session, account_id, self._watchings)
-            window = _Window(websocket, canvas_id, session, self._next_recheck())
+            window = _Window(
+                websocket, canvas_id, canvas.incarnation, session, self._next_recheck()
+            )
             self._windows[window] = None
             try:
                 socket.attach(partial(_hear, session), partial(session.end, LEFT))
@@ -152,24 +155,25 @@ class RealtimeRoute:
 
     async def _admitted(
         self, websocket: WebSocket, canvas_id: str
-    ) -> tuple[Closed | None, Asker | None, int]:
+    ) -> tuple[Closed | None, Asker | None, canvas_pb2.GetSyncStatusResponse]:
         """Why a window may not be here, or else whose it is and where the canvas is."""
+        nowhere = canvas_pb2.GetSyncStatusResponse()
         if not self._doorkeeper.allows_window(websocket):
-            return FOREIGN_PAGE, None, 0
+            return FOREIGN_PAGE, None, nowhere
         try:
             asker = await self._doorkeeper.asker(websocket, slides=False)
             if asker is None:
-                return SIGNED_OUT, None, 0
+                return SIGNED_OUT, None, nowhere
             status = await self._canvas.call(
                 self._stub.GetSyncStatus,
                 canvas_pb2.GetSyncStatusRequest(canvas_id=canvas_id),
                 Behalf(account_id=asker.account.account_id),
             )
         except (NotFound, Invalid):
-            return NO_CANVAS, None, 0
+            return NO_CANVAS, None, nowhere
         except (Failure, grpc.aio.AioRpcError):
-            return NOT_NOW, None, 0
-        return None, asker, status.revision
+            return NOT_NOW, None, nowhere
+        return None, asker, status
 
     async def _recheck(self) -> None:
         """Looks now and then whether windows may still be there, for ever."""
@@ -183,9 +187,11 @@ class RealtimeRoute:
             del self._windows[window]
             self._windows[window] = None
             window.recheck_at = self._next_recheck()
-            refused, _, revision = await self._admitted(window.websocket, window.canvas_id)
+            refused, _, canvas = await self._admitted(window.websocket, window.canvas_id)
+            if refused is None and canvas.incarnation != window.incarnation:
+                refused = NO_CANVAS
             if refused is None:
-                window.session.catch_up(revision)
+                window.session.catch_up(canvas.revision)
             elif refused is not NOT_NOW:
                 window.session.end(refused)
 

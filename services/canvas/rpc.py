@@ -124,6 +124,7 @@ class CanvasRpc(CanvasServiceServicer):
                 for lease in status.leases
             ],
             agent=occupancy_from_agent(status.agent) if status.agent else None,
+            incarnation=status.incarnation,
         )
 
     async def ListChanges(

@@ -373,7 +373,8 @@ WITH head AS MATERIALIZED (
      WHERE account_id = $1
        AND canvas_id = $2
 )
-SELECT head.revision,
+SELECT head.key,
+       head.revision,
        head.content_hash,
        clock_timestamp() AS now,
        agent.task_id,
@@ -583,6 +584,7 @@ class Agent:
 class SyncStatus:
     """What a session compares with what it has; `leases` are those that hold now."""
 
+    incarnation: int
     revision: int
     content_hash: int
     now: datetime
@@ -866,6 +868,7 @@ class CanvasStore:
             return None
         first = rows[0]
         return SyncStatus(
+            incarnation=first["key"],
             revision=first["revision"],
             content_hash=_unsigned(first["content_hash"]),
             now=first["now"],

@@ -1,12 +1,10 @@
-"""Tells other instances of the rooms that they have too, over Valkey, and hears them."""
+"""Carries what instances say to one another over Valkey, and keeps the leases of numbers."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
-from typing import Any
 
-from gesso.presence.v1 import presence_pb2
 from google.protobuf.message import DecodeError
 from valkey.asyncio import Valkey
 from valkey.asyncio.client import PubSub
@@ -16,17 +14,9 @@ from servicekit.pauses import growing
 from servicekit.telemetry import logger
 from servicekit.valkey import translated
 from services.presence.domain.rooms import Announcement, Place, Room
+from services.presence.exchange import Exchange, Line
 from services.presence.leases import RENEWAL_SECONDS, Lease, Leases
-from services.presence.messages import (
-    announcement_from_proto,
-    peer_from_proto,
-    proto_from_announcement,
-    protos_from_peers,
-)
 
-# Whom an instance had is gone if it says nothing of a room for three renewals: before the lease
-# of a number ends, so that nobody sees two with the same.
-SILENCE_SECONDS = 3 * RENEWAL_SECONDS
 PROBE_SECONDS = 5.0
 REACH_SECONDS = 2.0
 FIRST_PAUSE_SECONDS = 0.1
@@ -36,21 +26,15 @@ BATCH = 100
 
 # A subscription that is always there, so that the connection is.
 _STANDING = "gesso:presence"
-
-
-class _Line:
-    """What is known of a room at the other instances."""
-
-    def __init__(self, room: Room) -> None:
-        self.room = room
-        self.is_heard = asyncio.Event()
-        self.asks = False
-        # When each instance that has the room spoke last.
-        self.spoke: dict[str, float] = {}
+_ROOM = "gesso:presence:room:"
 
 
 class Relay:
-    """The other instances: one who speaks for all their peers, and hears of those here."""
+    """The way to the other instances.
+
+    `announced` is called with what another instance has heard of, `lost` with sessions whose
+    numbers went to others.
+    """
 
     def __init__(
         self,
@@ -64,15 +48,12 @@ class Relay:
     ) -> None:
         self._client = client
         self._leases = leases
-        self._instance_id = instance_id
         self._tick_seconds = tick_seconds
-        self._announced = announced
         self._lost = lost
-        self._lines: dict[str, _Line] = {}
-        self._farewells: dict[str, bytes] = {}
-        self._stale: dict[Room, None] = {}
         self._news = asyncio.Event()
-        self._lines_changed = asyncio.Event()
+        self._exchange = Exchange(instance_id, woken=self._news.set, announced=announced)
+        self._rooms_changed = asyncio.Event()
+        self._reached: dict[Line, asyncio.Event] = {}
         self._is_up = False
         self._has_tried = asyncio.Event()
         self._is_quiet = False
@@ -80,25 +61,13 @@ class Relay:
 
     def opened(self, room: Room) -> None:
         """Speaks of a room from now on."""
-        self._lines[_channel(room.place)] = _Line(room)
-        self._lines_changed.set()
-        room.listen(self)
+        self._exchange.opened(room)
+        self._rooms_changed.set()
 
     def closed(self, room: Room) -> None:
         """Says that nobody here is in a room any more."""
-        line = self._lines.pop(_channel(room.place))
-        self._lines_changed.set()
-        room.ignore(self)
-        if line.spoke:
-            self._farewells[_channel(room.place)] = self._news_of(
-                anew=True, gone=True
-            ).SerializeToString()
-            self._news.set()
-
-    def wake(self, room: Room) -> None:
-        """Has the others told of a room, soon."""
-        self._stale[room] = None
-        self._news.set()
+        self._exchange.closed(room)
+        self._rooms_changed.set()
 
     def fall_silent(self) -> None:
         """Says nothing more: the sessions of this instance go to others, as they are."""
@@ -106,27 +75,23 @@ class Relay:
 
     async def reached(self, room: Room) -> None:
         """Waits until others hear of a room and it hears of them. Raises `Unavailable`."""
-        line = self._lines.get(_channel(room.place))
-        if line is None or line.room is not room or line.is_heard.is_set():
-            return
         await self._has_tried.wait()
+        line = self._exchange.lines.get(room.place)
+        if line is None or line.room is not room or line.is_heard:
+            return
         if not self._is_up:
             raise Unavailable("Valkey is away.")
         try:
             async with asyncio.timeout(REACH_SECONDS):
-                await line.is_heard.wait()
+                await self._reached.setdefault(line, asyncio.Event()).wait()
         except TimeoutError:
             raise Unavailable("Valkey does not answer.") from None
+        finally:
+            self._reached.pop(line, None)
 
     async def announce(self, announcements: Iterable[Announcement]) -> None:
         """Tells the others what was committed. Raises `Unavailable`."""
-        by_place: dict[Place, list[presence_pb2.Invalidation]] = {}
-        for each in announcements:
-            by_place.setdefault(each.place, []).append(proto_from_announcement(each))
-        await self._publish(
-            (_channel(place), self._news_of(invalidations=some).SerializeToString())
-            for place, some in by_place.items()
-        )
+        await self._publish(self._exchange.committed(announcements))
 
     async def speak(self) -> None:
         """Tells the others what happens here, for ever: at once, then once in a tick."""
@@ -134,15 +99,12 @@ class Relay:
         while True:
             await self._news.wait()
             self._news.clear()
-            stale, self._stale = self._stale, {}
-            if self._is_quiet:
-                continue
+            said = {} if self._is_quiet else dict(self._exchange.say())
             try:
-                await self._publish(self._messages(stale))
+                await self._publish(said.items())
             except Unavailable as failure:
                 self._log.warning("other instances were not told", why=failure.detail)
-                for room in stale:
-                    room.renew(self)
+                self._exchange.say_again(said)
                 await asyncio.sleep(next(pauses))
             else:
                 pauses = growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
@@ -156,7 +118,7 @@ class Relay:
                 with translated():
                     async with self._client.pubsub() as pubsub:
                         await pubsub.subscribe(_STANDING)
-                        await self._renew()
+                        await self._renew_leases()
                         self._is_up = True
                         self._has_tried.set()
                         pauses = growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
@@ -166,8 +128,7 @@ class Relay:
             finally:
                 self._is_up = False
                 self._has_tried.set()
-                for line in self._lines.values():
-                    line.is_heard.clear()
+                self._exchange.unheard()
             await asyncio.sleep(next(pauses))
 
     async def renew(self) -> None:
@@ -175,16 +136,14 @@ class Relay:
         while True:
             await asyncio.sleep(RENEWAL_SECONDS)
             with suppress(Unavailable):
-                await self._renew()
-            for line in self._lines.values():
-                self._forget_silent(line)
-                if line.spoke:
-                    line.room.renew(self)
+                await self._renew_leases()
+            self._exchange.forget_silent(asyncio.get_running_loop().time())
+            self._exchange.renew()
 
-    async def _renew(self) -> None:
+    async def _renew_leases(self) -> None:
         held = [
-            Lease(line.room.place, peer.session_id, peer.number)
-            for line in self._lines.values()
+            Lease(place, peer.session_id, peer.number)
+            for place, line in self._exchange.lines.items()
             for peer in line.room.here()
         ]
         for session_id in await self._leases.renew(held):
@@ -192,7 +151,7 @@ class Relay:
 
     async def _hear(self, pubsub: PubSub) -> None:
         """Takes what comes, while the rooms that are subscribed are those that there are."""
-        self._lines_changed.set()
+        self._rooms_changed.set()
         following = asyncio.create_task(self._follow(pubsub))
         try:
             is_asked = False
@@ -212,107 +171,55 @@ class Relay:
             await asyncio.gather(following, return_exceptions=True)
 
     async def _follow(self, pubsub: PubSub) -> None:
-        subscribed: dict[str, _Line] = {}
+        subscribed: dict[Place, Line] = {}
         with translated():
             while True:
-                await self._lines_changed.wait()
-                self._lines_changed.clear()
-                wanted = dict(self._lines)
+                await self._rooms_changed.wait()
+                self._rooms_changed.clear()
+                wanted = dict(self._exchange.lines)
                 if gone := subscribed.keys() - wanted.keys():
-                    await pubsub.unsubscribe(*gone)
+                    await pubsub.unsubscribe(*map(_channel, gone))
                 # Also for a new room of the same canvas, to hear when it is heard.
-                new = [name for name, line in wanted.items() if subscribed.get(name) is not line]
+                new = [place for place, line in wanted.items() if subscribed.get(place) is not line]
                 if new:
-                    await pubsub.subscribe(*new)
+                    await pubsub.subscribe(*map(_channel, new))
                 subscribed = wanted
 
     def _take(self, message: dict[str, object]) -> None:
-        channel = message["channel"]
-        if not isinstance(channel, bytes):
-            return
-        line = self._lines.get(channel.decode())
-        if line is None:
+        place = _place(message["channel"])
+        if place is None:
             return
         if message["type"] == "subscribe":
-            line.is_heard.set()
-            line.asks = True
-            line.room.renew(self)
+            line = self._exchange.heard(place)
+            if line in self._reached:
+                self._reached[line].set()
         elif message["type"] == "message" and isinstance(message["data"], bytes):
             try:
-                news = presence_pb2.RoomNews.FromString(message["data"])
+                now = asyncio.get_running_loop().time()
+                self._exchange.take(place, message["data"], now)
             except DecodeError:
                 self._log.warning("what another instance said is not understood")
-                return
-            if news.instance_id != self._instance_id:
-                self._take_news(line, news)
 
-    def _take_news(self, line: _Line, news: presence_pb2.RoomNews) -> None:
-        room, instance_id = line.room, news.instance_id
-        came = {peer.session_id for peer in news.peers}
-        for peer in news.peers:
-            room.put(peer_from_proto(peer), self, instance_id)
-        left = list(news.left_session_ids)
-        if news.anew:
-            left += [
-                peer.session_id
-                for peer in room.roster.spoken_for_by(instance_id)
-                if peer.session_id not in came
-            ]
-        for session_id in left:
-            room.drop(session_id, self, instance_id)
-        if news.revision:
-            room.catch_up(news.revision)
-        for invalidation in news.invalidations:
-            self._announced(announcement_from_proto(invalidation))
-        if news.gone:
-            line.spoke.pop(instance_id, None)
-        elif news.anew or instance_id in line.spoke:
-            line.spoke[instance_id] = asyncio.get_running_loop().time()
-        if news.asks:
-            room.renew(self)
-
-    def _forget_silent(self, line: _Line) -> None:
-        now = asyncio.get_running_loop().time()
-        for instance_id, at in list(line.spoke.items()):
-            if now - at > SILENCE_SECONDS:
-                del line.spoke[instance_id]
-                for peer in line.room.roster.spoken_for_by(instance_id):
-                    line.room.drop(peer.session_id, self, instance_id)
-
-    def _messages(self, stale: Iterable[Room]) -> Iterator[tuple[str, bytes]]:
-        farewells, self._farewells = self._farewells, {}
-        yield from farewells.items()
-        for room in stale:
-            channel = _channel(room.place)
-            line = self._lines.get(channel)
-            if line is None or line.room is not room or not line.is_heard.is_set():
-                # It is told all of it once it is heard.
-                continue
-            news = room.take(self)
-            asks, line.asks = line.asks, False
-            if news is None or not (asks or line.spoke):
-                continue
-            message = self._news_of(
-                anew=news.anew,
-                asks=asks,
-                left_session_ids=news.left,
-                peers=protos_from_peers(news.changed),
-                revision=room.revision if news.anew else 0,
-            )
-            yield channel, message.SerializeToString()
-
-    def _news_of(self, **members: Any) -> presence_pb2.RoomNews:
-        return presence_pb2.RoomNews(instance_id=self._instance_id, **members)
-
-    async def _publish(self, messages: Iterable[tuple[str, bytes]]) -> None:
+    async def _publish(self, messages: Iterable[tuple[Place, bytes]]) -> None:
         messages = iter(messages)
         with translated():
             while batch := list(islice(messages, BATCH)):
                 async with self._client.pipeline(transaction=False) as pipeline:
-                    for channel, message in batch:
-                        pipeline.publish(channel, message)
+                    for place, message in batch:
+                        pipeline.publish(_channel(place), message)
                     await pipeline.execute()
 
 
 def _channel(place: Place) -> str:
-    return f"gesso:presence:room:{place.account_id}/{place.canvas_id}"
+    return f"{_ROOM}{place.account_id}/{place.canvas_id}"
+
+
+def _place(channel: object) -> Place | None:
+    """The room of a channel, None if it is that of none."""
+    if not isinstance(channel, bytes):
+        return None
+    name = channel.decode()
+    if not name.startswith(_ROOM):
+        return None
+    account_id, _, canvas_id = name.removeprefix(_ROOM).partition("/")
+    return Place(account_id, canvas_id)

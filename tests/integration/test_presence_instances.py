@@ -13,7 +13,7 @@ from gateway.mailbox import Closed
 from gateway.presence import PresenceLink
 from servicekit.identity import Behalf
 from servicekit.valkey import ValkeySettings, connected
-from services.presence import relay as relays
+from services.presence import exchange, relay
 from services.presence.domain.rooms import Place
 from services.presence.leases import Lease, Leases
 from tests.integration.test_presence import QUIET_SECONDS, House, Window, announce
@@ -236,8 +236,8 @@ async def test_who_is_silent_is_gone(
     shared_valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PR22"""
-    monkeypatch.setattr(relays, "RENEWAL_SECONDS", 0.05)
-    monkeypatch.setattr(relays, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(relay, "RENEWAL_SECONDS", 0.05)
+    monkeypatch.setattr(exchange, "SILENCE_SECONDS", 0.3)
     async with instance(shared_valkey.url) as house, connected(shared_valkey.url) as client:
         window = await house.window(await house.gateway())
         await window.welcomed()

@@ -289,3 +289,30 @@ async def test_windows_are_sent_away_one_after_another(
     assert all(
         after - at > 0.1 for at, after in zip(sorted(times), sorted(times)[10:], strict=False)
     )
+
+
+async def test_news_that_got_lost_is_found_when_it_is_looked_again(
+    shared_database: str, objects_url: str
+) -> None:
+    """PR10 PR18"""
+    async with (
+        realtime(
+            shared_database, objects_url, tells=False, realtime_recheck_seconds=0.05
+        ) as address,
+        browser(address) as carl,
+    ):
+        await create(carl, "c")
+        async with window(carl) as socket:
+            await frame(socket, "welcome")
+            await change(
+                carl,
+                "c",
+                {"type": "set_field", "field": "title", "value": "T", "beforeValue": "A canvas"},
+            )
+            missed = await frame(socket, "invalidate")
+            assert (await carl.delete("/api/canvas-projects/c")).status_code == 204
+            await create(carl, "c")
+            code = await close_code(socket)
+
+    assert missed == {"type": "invalidate", "revision": 2}
+    assert code == 4404

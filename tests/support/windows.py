@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed
 
 from services.canvas import server as canvas_server
 from tests.support.services import (
+    NOWHERE,
     ORIGIN,
     canvas_settings,
     gateway,
@@ -25,13 +26,20 @@ from tests.support.services import (
 
 @asynccontextmanager
 async def realtime(
-    database: str, objects_url: str, *, heartbeat_seconds: float = 15, **changes: object
+    database: str,
+    objects_url: str,
+    *,
+    heartbeat_seconds: float = 15,
+    tells: bool = True,
+    **changes: object,
 ) -> AsyncIterator[str]:
-    """A gateway with canvas and presence behind it."""
+    """A gateway with canvas and presence behind it; canvas `tells` presence what is committed."""
     settings_of_presence = presence_settings(heartbeat_seconds=heartbeat_seconds)
     async with presence_service(settings_of_presence) as presence_port:
         presence = f"127.0.0.1:{presence_port}"
-        settings = canvas_settings(database, objects_url, presence_address=presence)
+        settings = canvas_settings(
+            database, objects_url, presence_address=presence if tells else NOWHERE
+        )
         async with canvas_server.serving(settings) as canvas_port:
             addresses = {"canvas": f"127.0.0.1:{canvas_port}", "presence": presence}
             async with gateway(

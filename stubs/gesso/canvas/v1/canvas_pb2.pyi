@@ -737,10 +737,13 @@ class GetSyncStatusResponse(_message.Message):
     SERVER_TIME_FIELD_NUMBER: _builtins.int
     LEASES_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """The last committed revision."""
     content_hash: _builtins.str
     """As in Canvas."""
+    incarnation: _builtins.int
+    """Tells a canvas from one that had its id before."""
     @_builtins.property
     def server_time(self) -> _timestamp_pb2.Timestamp:
         """The database's clock."""
@@ -761,10 +764,11 @@ class GetSyncStatusResponse(_message.Message):
         server_time: _timestamp_pb2.Timestamp | None = ...,
         leases: _abc.Iterable[Global___EditLease] | None = ...,
         agent: Global___AgentOccupancy | None = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "server_time", b"server_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "content_hash", b"content_hash", "leases", b"leases", "revision", b"revision", "server_time", b"server_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "content_hash", b"content_hash", "incarnation", b"incarnation", "leases", b"leases", "revision", b"revision", "server_time", b"server_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
