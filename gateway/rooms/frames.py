@@ -1,7 +1,7 @@
 """The JSON text frames that tell windows of their peers, each made once for all that get it."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gateway.rooms.audience import News
@@ -41,7 +41,7 @@ def deliveries(news: News) -> Iterator[Delivery]:
 
 def welcome(newcomer: Peer, peers: Iterable[Peer], *, revision: int, server_time: str) -> bytes:
     """The frame that tells a window everything (PR4)."""
-    others = b",".join(peer.entry for peer in peers if peer is not newcomer)
+    others = b",".join(peer.entry() for peer in peers if peer is not newcomer)
     head = _frame(type="welcome", selfId=newcomer.session_id, number=newcomer.number)
     tail = _frame(revision=revision, serverTime=server_time)
     return b'%s,"peers":[%s],%s' % (head[:-1], others, tail[1:])
@@ -66,11 +66,12 @@ def _changes(settled: tuple[str, ...], changed: tuple[Peer, ...]) -> Iterator[De
         case (peer,):
             yield from _to(_without(settled, movers), _peer(peer))
         case (first, second):
-            yield from _to(_without(settled, movers), _peers(changed))
+            yield from _to(_without(settled, movers), _peers([first.entry(), second.entry()]))
             yield from _to(_only(settled, first), _peer(second))
             yield from _to(_only(settled, second), _peer(first))
         case _:
-            yield Delivery(settled, _peers(changed), tuple(_own(settled, changed)))
+            entries = [peer.entry() for peer in changed]
+            yield Delivery(settled, _peers(entries), tuple(_own(settled, changed, entries)))
 
 
 def _to(session_ids: tuple[str, ...], frame: bytes) -> Iterator[Delivery]:
@@ -87,18 +88,20 @@ def _only(settled: tuple[str, ...], peer: Peer) -> tuple[str, ...]:
 
 
 def _peer(peer: Peer) -> bytes:
-    return b'{"type":"peer",' + peer.entry[1:]
+    return b'{"type":"peer",' + peer.entry()[1:]
 
 
-def _peers(changed: tuple[Peer, ...]) -> bytes:
-    return _PEERS_HEAD + b",".join(peer.entry for peer in changed) + _PEERS_TAIL
+def _peers(entries: Sequence[bytes]) -> bytes:
+    return _PEERS_HEAD + b",".join(entries) + _PEERS_TAIL
 
 
-def _own(settled: tuple[str, ...], changed: tuple[Peer, ...]) -> Iterator[tuple[str, int, int]]:
+def _own(
+    settled: tuple[str, ...], changed: tuple[Peer, ...], entries: Sequence[bytes]
+) -> Iterator[tuple[str, int, int]]:
     listening = frozenset(settled)
     start = len(_PEERS_HEAD)
-    for index, peer in enumerate(changed):
-        end = start + len(peer.entry)
+    for index, (peer, entry) in enumerate(zip(changed, entries, strict=True)):
+        end = start + len(entry)
         if peer.session_id in listening:
             # One comma goes along: the one behind, before the last entry the one in front.
             last = index == len(changed) - 1

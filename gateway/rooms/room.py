@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -75,7 +75,7 @@ class Room:
         """Shows the others where a window is, if it has its number."""
         peer = self._peers.get(session_id)
         if peer is not None:
-            self._peers[session_id] = replace(peer, presence=presence)
+            self._peers[session_id] = Peer(session_id, peer.number, presence)
             self._touch(session_id)
 
     def leave(self, session_id: str) -> None:
