@@ -82,14 +82,12 @@ async def main() -> None:
     windows = presence.Results()
     for workers, rows in ((1, WITH_WORKERS), (0, WITHOUT_WORKERS)):
         async with bench_suite(workers=workers) as bench:
-            if not workers:
-                # First, as long as memory is what windows need.
-                await presence.ours(bench, windows)
             for _ in range(ROUNDS):
                 for name, measure in rows:
                     rounds.setdefault(name, []).append(await measure(bench))
             if workers:
                 memory.append(await edits.memory(bench))
+    await presence.ours(windows)
     no_peers = await _measure_peers(rounds, windows)
     print(
         f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, client included, "

@@ -94,40 +94,40 @@ EIGHT = f"{OURS}, 8 rooms of {PER_ROOM}, servers on one core"
 SMALL_ROOMS = (2, 10)
 
 
-async def ours(bench: Bench, results: Results) -> None:
-    """Adds the rows of our own gateway and presence."""
-    async with _ours(bench) as served:
-        await _of_any(served, results)
+async def ours(results: Results) -> None:
+    """Adds the rows of our own gateway and presence.
+
+    Those that move and those that are quiet each meet processes that have just begun.
+    """
+    async with bench_suite(workers=0) as bench, _ours(bench) as served:
+        await _move(served, results)
         results.moving[FOUR] = await moving(served, 4, PER_ROOM)
         with _on_one_core(served.pids):
             results.moving[EIGHT] = await moving(served, 8, PER_ROOM)
+    async with bench_suite(workers=0) as bench, _ours(bench) as served:
+        await _be_quiet(served, results)
         results.quiet[of_quiet(OURS, MANY_QUIET)] = await quiet(served, MANY_QUIET, beats=4)
 
 
 async def of_peers(results: Results) -> None:
-    """Adds the rows of the peers, that are installed."""
+    """Adds the rows of the peers, that are installed, likewise."""
     for peer, dialect in PEERS.items():
-        async with peers.serving_presence(peer) as (pid, port):
-            address = ("127.0.0.1", port)
-
-            def join(
-                room: str,
-                number: int,
-                dialect: Dialect = dialect,
-                address: tuple[str, int] = address,
-            ) -> Awaitable[Window]:
-                return opened(dialect, address, room, number)
-
-            await _of_any(Served(NAMES[peer], (pid,), join), results)
+        async with _of_peer(peer, dialect) as served:
+            await _move(served, results)
+        async with _of_peer(peer, dialect) as served:
+            await _be_quiet(served, results)
 
 
-async def _of_any(served: Served, results: Results) -> None:
+async def _move(served: Served, results: Results) -> None:
     for size in SMALL_ROOMS:
         results.moving[of_room(served.name, size)] = await moving(
             served, 1, size, seconds=SECONDS_OF_FEW
         )
-    results.quiet[of_quiet(served.name, QUIET)] = await quiet(served, QUIET)
     results.moving[of_room(served.name, PER_ROOM)] = await moving(served, 1, PER_ROOM)
+
+
+async def _be_quiet(served: Served, results: Results) -> None:
+    results.quiet[of_quiet(served.name, QUIET)] = await quiet(served, QUIET)
 
 
 async def moving(served: Served, rooms: int, size: int, *, seconds: int = SECONDS) -> Moving:
@@ -220,8 +220,7 @@ async def main() -> None:
     """Prints what each load came to."""
     configure_logs("bench", "warning")
     results = Results()
-    async with bench_suite(workers=0) as bench:
-        await ours(bench, results)
+    await ours(results)
     await peers.install()
     await of_peers(results)
     print("\n".join((*table(results), "", *ratios(results))))
@@ -244,6 +243,16 @@ async def _opened(served: Served, name: str, rooms: int, size: int) -> list[Wind
         windows += await asyncio.gather(*joins)
     await asyncio.sleep(1)
     return windows
+
+
+@asynccontextmanager
+async def _of_peer(peer: str, dialect: Dialect) -> AsyncIterator[Served]:
+    async with peers.serving_presence(peer) as (pid, port):
+
+        def join(room: str, number: int) -> Awaitable[Window]:
+            return opened(dialect, ("127.0.0.1", port), room, number)
+
+        yield Served(NAMES[peer], (pid,), join)
 
 
 @asynccontextmanager

@@ -44,11 +44,12 @@ class Mailbox:
         self._clear()
         self._complete = True
         self._dropped = False
-        self._append(frame)
+        if not (self._is_ready() and self._pass_on(frame)):
+            self._append(frame)
 
     def put(self, frame: bytes) -> None:
         """Adds a frame that tells what changed."""
-        if not self._complete:
+        if not self._complete or (self._is_ready() and self._pass_on(frame)):
             return
         full = len(self._frames) >= MAX_FRAMES or self._size_bytes + len(frame) > MAX_BYTES
         if self._frames and full:
@@ -82,11 +83,13 @@ class Mailbox:
         return frame
 
     def _append(self, frame: bytes) -> None:
-        if self._awaited is not None and not self._awaited.done() and self._pass_on(frame):
-            return
         self._frames.append(frame)
         self._size_bytes += len(frame)
         self._wake()
+
+    def _is_ready(self) -> bool:
+        """Whether the reader waits, and nothing else does."""
+        return self._awaited is not None and not self._awaited.done()
 
     def _wake(self) -> None:
         if self._awaited is not None and not self._awaited.done():

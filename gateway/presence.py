@@ -58,6 +58,9 @@ class Session:
         self.ended = False
         self._say = say
         self._mailbox = Mailbox(lambda: room.welcome(self.session_id), pass_on)
+        # What it hears, often and in great numbers; anew: a frame that tells everything.
+        self.hear = self._mailbox.put
+        self.hear_anew = self._mailbox.put_anew
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self._bucket = TokenBucket(per_second=RATE_PER_SECOND, burst=BURST, now=now)
@@ -92,13 +95,6 @@ class Session:
             yield event
             if isinstance(event, Closed):
                 return
-
-    def hear(self, frame: bytes, *, replaces: bool) -> None:
-        """Takes a frame."""
-        if replaces:
-            self._mailbox.put_anew(frame)
-        else:
-            self._mailbox.put(frame)
 
     def catch_up(self, revision: int) -> None:
         """Takes a revision that was read; the room hears of it if it is news."""

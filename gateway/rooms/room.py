@@ -1,7 +1,7 @@
 """One canvas that windows of this gateway have open: tells them of one another, tick by tick."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
@@ -24,8 +24,13 @@ class Place:
 class Window(Protocol):
     """A socket in a room."""
 
-    def hear(self, frame: bytes, *, replaces: bool) -> None:
-        """Takes a frame; one that `replaces` tells everything anew."""
+    @property
+    def hear(self) -> Callable[[bytes], None]:
+        """Takes a frame."""
+
+    @property
+    def hear_anew(self) -> Callable[[bytes], None]:
+        """Takes a frame that tells everything."""
 
 
 class Room:
@@ -122,7 +127,7 @@ class Room:
     def pass_on(self, frame: bytes) -> None:
         """Has everybody who has been welcomed hear a frame."""
         for session_id in self._audience.settled():
-            self._windows[session_id].hear(frame, replaces=False)
+            self._windows[session_id].hear(frame)
 
     def _touch(self, session_id: str) -> None:
         self._audience.touch(session_id)
@@ -140,9 +145,10 @@ class Room:
     def _tell(self) -> None:
         self._telling = None
         news = self._audience.take(self._peers)
+        windows = self._windows
         for delivery in deliveries(news):
             for session_id, frame in delivery.each():
-                self._windows[session_id].hear(frame, replaces=False)
+                windows[session_id].hear(frame)
         for session_id in news.newcomers:
             frame = welcome(
                 self._peers[session_id],
@@ -150,6 +156,6 @@ class Room:
                 revision=self._revision,
                 server_time=rfc3339(datetime.now(UTC)),
             )
-            self._windows[session_id].hear(frame, replaces=True)
+            self._windows[session_id].hear_anew(frame)
         now = self._loop.time()
         self._due = now + self._ticks.seconds(now)

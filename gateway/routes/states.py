@@ -17,11 +17,7 @@ _WELCOME = b'{"type":"welcome"'
 _PEER = b'{"type":"peer'
 
 
-class Hear(Protocol):
-    """Takes a frame for a window."""
-
-    def __call__(self, frame: bytes, *, replaces: bool) -> None:
-        """See `Session.hear`."""
+Hear = Callable[[bytes], None]
 
 
 class OnCanvas(Protocol):
@@ -123,13 +119,13 @@ class _Told:
         """A state is new."""
         if news.item.canvas_id == self._canvas_id:
             self._is_ahead = True
-            self._hear(news.encoded(self._encode, self._language), replaces=False)
+            self._hear(news.encoded(self._encode, self._language))
 
     def reach(self, cursor: str) -> None:
         """Everything up to a cursor has been told."""
         if self._is_ahead:
             self._is_ahead = False
-            self._hear(Mark(self, cursor), replaces=False)
+            self._hear(Mark(self, cursor))
 
 
 class Mark(bytes):

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import signal
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from tests.support.services import browser
+from tests.support.services import ORIGIN, browser
 from tests.support.windows import create, frame, presence, realtime, window
 
 PING_SECONDS = 0.5
@@ -39,6 +41,21 @@ def fall_asleep(sleeper: ClientConnection) -> None:
     sleeper.transport.pause_reading()
 
 
+# A browser of its own: says its number, then why it was closed.
+SLEEPER = """
+import json, sys
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+with connect(sys.argv[1], additional_headers={"Cookie": sys.argv[2]}, origin=sys.argv[3]) as socket:
+    print(json.loads(socket.recv())["number"], flush=True)
+    try:
+        while True:
+            socket.recv()
+    except ConnectionClosed:
+        print("closed", flush=True)
+"""
+
+
 def dragged(number: int) -> str:
     """A presence of some 15 KB."""
     box = {"x": number, "y": 0, "width": 1, "height": 1}
@@ -61,6 +78,37 @@ async def test_a_window_that_sleeps_is_gone_and_wakes_as_another(anna: httpx.Asy
     assert left["id"] == one["selfId"]
     assert three["number"] == one["number"]
     assert [peer["id"] for peer in three["peers"]] == [two["selfId"]]
+
+
+async def test_a_process_that_is_stopped_is_gone_and_its_number_is_free(
+    anna: httpx.AsyncClient,
+) -> None:
+    """PR9"""
+    url = f"{str(anna.base_url).replace('http', 'ws').rstrip('/')}/api/canvas-projects/c/realtime"
+    cookies = "; ".join(f"{name}={value}" for name, value in anna.cookies.items())
+    async with window(anna) as first:
+        await frame(first, "welcome")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", SLEEPER, url, cookies, ORIGIN), stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        try:
+            number = await process.stdout.readline()
+            joined = await frame(first, "peer")
+            process.send_signal(signal.SIGSTOP)
+            left = await frame(first, "leave")
+            async with window(anna) as third:
+                three = await frame(third, "welcome")
+            process.send_signal(signal.SIGCONT)
+            async with asyncio.timeout(10):
+                woke = await process.stdout.readline()
+        finally:
+            process.kill()
+            await process.wait()
+
+    assert left["id"] == joined["id"]
+    assert (int(number), three["number"]) == (2, 2)
+    assert woke == b"closed\n"
 
 
 async def test_a_window_that_is_quiet_stays(anna: httpx.AsyncClient) -> None:

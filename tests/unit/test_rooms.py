@@ -19,9 +19,14 @@ class Ear:
     def __init__(self) -> None:
         self.frames: list[Any] = []
 
-    def hear(self, frame: bytes, *, replaces: bool) -> None:
+    def hear(self, frame: bytes) -> None:
         value = json.loads(frame)
-        assert replaces == (value["type"] == "welcome")
+        assert value["type"] != "welcome"
+        self.frames.append(value)
+
+    def hear_anew(self, frame: bytes) -> None:
+        value = json.loads(frame)
+        assert value["type"] == "welcome"
         self.frames.append(value)
 
     def taken(self) -> list[Any]:

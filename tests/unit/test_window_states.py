@@ -55,11 +55,11 @@ class Window:
         self._states = states
         self.mailbox = Mailbox(lambda: None)
 
-    def hear(self, frame: bytes, *, replaces: bool) -> None:
-        if replaces:
-            self.mailbox.put_anew(frame)
-        else:
-            self.mailbox.put(frame)
+    def hear(self, frame: bytes) -> None:
+        self.mailbox.put(frame)
+
+    def hear_anew(self, frame: bytes) -> None:
+        self.mailbox.put_anew(frame)
 
     async def read(self) -> list[bytes]:
         """Reads all there is; marks are left out."""
@@ -93,16 +93,16 @@ async def test_a_welcome_begins_from_what_the_window_is_known_to_have(
     window: Window, watched: Watcheds
 ) -> None:
     """PR21"""
-    window.hear(WELCOME, replaces=True)
+    window.hear_anew(WELCOME)
     await window.read()
-    window.hear(WELCOME, replaces=True)
+    window.hear_anew(WELCOME)
     watched.jobs.reach("5")
     watched.jobs.change(1)
     watched.jobs.reach("6")
     watched.jobs.reach("7")
     await window.read()
 
-    window.hear(WELCOME, replaces=True)
+    window.hear_anew(WELCOME)
     await window.read()
 
     # Nothing was told between 6 and 7: to begin there is as good.
@@ -111,18 +111,18 @@ async def test_a_welcome_begins_from_what_the_window_is_known_to_have(
 
 async def test_what_was_dropped_was_not_told(window: Window, watched: Watcheds) -> None:
     """PR21"""
-    window.hear(WELCOME, replaces=True)
+    window.hear_anew(WELCOME)
     await window.read()
-    window.hear(WELCOME, replaces=True)
+    window.hear_anew(WELCOME)
     watched.jobs.reach("5")
     await window.read()
-    window.hear(WELCOME, replaces=True)
+    window.hear_anew(WELCOME)
     watched.jobs.begun.clear()
     for number in range(MAX_FRAMES + 1):
         watched.jobs.change(number)
     watched.jobs.reach("6")
 
-    window.hear(WELCOME, replaces=True)
+    window.hear_anew(WELCOME)
     await window.read()
 
     assert watched.jobs.begun == ["5"]
@@ -130,7 +130,7 @@ async def test_what_was_dropped_was_not_told(window: Window, watched: Watcheds) 
 
 async def test_what_is_on_another_canvas_is_not_told(window: Window, watched: Watcheds) -> None:
     """PR20"""
-    window.hear(WELCOME, replaces=True)
+    window.hear_anew(WELCOME)
     watched.jobs.change(1, "d")
     watched.jobs.change(2)
 
