@@ -157,7 +157,8 @@ def catch_up(account_id: str, cursor: str) -> Asked:
     """
     if not cursor:
         return Asked(account_id, NEVER, None, (LAST, 0))
-    if not (cursor.isascii() and cursor.isdecimal() and 0 < int(cursor[:20]) < LAST):
+    is_number = cursor.isascii() and cursor.isdecimal() and len(cursor) <= len(str(LAST))
+    if not (is_number and 0 < int(cursor) < LAST):
         raise Invalid("The cursor is not one of ours.", path="since")
     return Asked(account_id, NEVER, f"{cursor}:{cursor}:", (int(cursor), 0))
 
@@ -243,10 +244,12 @@ class Stream(Generic[Item]):
     @property
     def has_room(self) -> bool:
         """Whether there should be read for readers that catch up."""
-        return len(self._waiting) < ENOUGH_WAITING
+        return not self._is_over and len(self._waiting) < ENOUGH_WAITING
 
     def put(self, change: Change[Item], reader: int = 0) -> None:
         """Has an item told. What has not been told of it yet is not told any more."""
+        if self._is_over:
+            return
         key = (change.account_id, reader, change.item_id)
         before = self._waiting.get(key)
         if before == change.item:
@@ -261,6 +264,9 @@ class Stream(Generic[Item]):
 
     def put_cursor(self, cursor: str, account_id: str = "", reader: int = 0) -> None:
         """Has it told that everything up to a cursor has been told."""
+        # A stream that is over may have thrown away what comes before.
+        if self._is_over:
+            return
         self._waiting.pop((account_id, reader, None), None)
         self._waiting[account_id, reader, None] = cursor
         self._news.set()
@@ -412,8 +418,9 @@ class Watches(Generic[Item]):
                 await self._news.wait()
         self._news.clear()
         if loop.time() >= self._look_at:
-            await self._look()
+            # Before, so that who asks for another look meanwhile gets it.
             self._look_at = loop.time() + spread(self._look_seconds)
+            await self._look()
         readers = self._readers()
         if readers:
             await self._catch_up(readers)
@@ -467,7 +474,8 @@ class Watches(Generic[Item]):
         for (stream, reader, each), changes, rest in zip(
             readers, found.changes, found.rest, strict=True
         ):
-            if stream.catching_up.get(reader) is not each:
+            # Who finds no room is read for again when there is some.
+            if stream.catching_up.get(reader) is not each or not stream.has_room:
                 continue
             for change in changes:
                 stream.put(change, reader)

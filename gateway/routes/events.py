@@ -137,13 +137,15 @@ class EventsRoutes:
     async def _follow(self, outbox: Outbox, behalf: Behalf, task_id: str, after: int) -> None:
         """Passes the text of a task on, no faster than it is read; waits while tasks is away."""
         request = tasks_pb2.WatchTextEventsRequest(task_id=task_id, after_sequence=after)
-        for pause in growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
+        pauses = growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        while True:
             try:
                 async for answer in self._texts.events(request, behalf):
+                    pauses = growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
                     await outbox.put_text(task_id, answer)
                 return
             except Unavailable:
-                await asyncio.sleep(pause)
+                await asyncio.sleep(next(pauses))
             except (Failure, grpc.aio.AioRpcError) as error:
                 _log.warning("a text was not read", why=str(error))
                 word = error.machine_word if isinstance(error, Failure) else Failure.reason

@@ -309,16 +309,25 @@ def language_of(connection: HTTPConnection) -> str:
     return "zh" if connection.headers.get("accept-language", "").startswith("zh") else "en"
 
 
+def _status_name(job: pb.JobSummary) -> str:
+    # One that a newer service has and this gateway does not know yet is not over for it.
+    return _STATUS_NAMES.get(job.status, "running")
+
+
+def _phase_name(job: pb.JobSummary) -> str:
+    return _PHASE_NAMES.get(job.phase, "generating")
+
+
 def _phase_label(job: pb.JobSummary, language: str) -> str:
     if job.status != pb.JOB_STATUS_RUNNING:
         return ""
-    return _PHASE_LABELS[language][_PHASE_NAMES[job.phase]]
+    return _PHASE_LABELS[language][_phase_name(job)]
 
 
 def _view_of_operation(job: pb.JobSummary, language: str) -> OperationView:
     return OperationView(
         operation_id=job.job_id,
-        status=_STATUS_NAMES[job.status],
+        status=_status_name(job),
         phase_label=_phase_label(job, language),
         phase_detail=job.phase_detail,
         progress=job.progress,
@@ -335,8 +344,8 @@ def view_of_job(job: pb.JobSummary, language: str) -> JobView:
         kind=job.kind,
         source=job.source,
         label=job.label,
-        status=_STATUS_NAMES[job.status],
-        phase=_PHASE_NAMES[job.phase],
+        status=_status_name(job),
+        phase=_phase_name(job),
         phase_label=_phase_label(job, language),
         phase_detail=job.phase_detail,
         progress=job.progress,

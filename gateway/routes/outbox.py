@@ -222,7 +222,9 @@ class _Followed:
     def reach(self, cursor: str) -> None:
         """Everything up to a cursor has been told."""
         if not self._is_behind:
-            self._reached = cursor
+            # The first place is told before what waits: no later one may take its place.
+            if self.cursor or self._reached is None:
+                self._reached = cursor
             if self._is_ahead or self._waiting or not self.cursor:
                 self._wake()
 

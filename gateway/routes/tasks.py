@@ -304,7 +304,8 @@ def view_of_task(task: pb.Task) -> TaskView:
     return TaskView(
         id=task.task_id,
         type=task.type,
-        status=_STATUS_NAMES[task.status],
+        # One that this gateway does not know yet is not over for it.
+        status=_STATUS_NAMES.get(task.status, "running"),
         stage=task.stage,
         progress=task.progress,
         prompt=task.prompt,

@@ -62,8 +62,8 @@ class Commits:
     """Commits requests: with each transaction those that came meanwhile.
 
     A canvas that somebody else has, that is to be made, or whose account may not grow so much is
-    left out and committed alone, in its turn; the others never wait for it. At most `lines`
-    connections are used, one each way at least. Nothing is kept of a canvas once nobody waits for
+    left out and committed alone, in its turn; the others never wait for it. Half of `lines`
+    connections are used each way, at least one. Nothing is kept of a canvas once nobody waits for
     it.
     """
 

@@ -250,8 +250,8 @@ WITH asked AS MATERIALIZED (
      WHERE canvas_key = ANY($18::bigint[])
        AND node_id = ANY($19::text[])
        AND (canvas_key, node_id) IN (SELECT key, gone.id
-                                  FROM unnest($18::bigint[], $19::text[]) AS gone (key, id)
-                                  JOIN head USING (key))
+                                       FROM unnest($18::bigint[], $19::text[]) AS gone (key, id)
+                                       JOIN head USING (key))
 ), nodes_written AS (
     INSERT INTO canvas.node (canvas_key, id, place, hash, body)
     SELECT key, id, place, written.hash, body

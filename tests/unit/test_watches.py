@@ -19,6 +19,7 @@ from servicekit.watches import (
     Stream,
     TooFarBehind,
     Watches,
+    catch_up,
 )
 
 
@@ -125,8 +126,39 @@ async def test_a_stream_that_is_too_far_behind_begins_anew(shelf: Shelf) -> None
     for number in range(MAX_WAITING + 1):
         stream.put(Change("us_a", f"j{number}", number))
 
+    # What was thrown away is not covered by a cursor that comes after it.
+    stream.put_cursor("900")
     with pytest.raises(TooFarBehind):
-        await taken(stream)
+        await anext(stream.news())
+
+
+async def test_many_readers_with_much_to_catch_up_with_are_all_told(
+    shelf: Shelf, watches: Watches[int]
+) -> None:
+    """GN23 GN24"""
+    readers, items = 50, 201
+    for number in range(items):
+        shelf.put("us_a", f"j{number}", number)
+    told: dict[int, int] = dict.fromkeys(range(1, readers + 1), 0)
+    with watches.stream() as stream:
+        for reader in told:
+            stream.add("us_a", reader, "5")
+        async with asyncio.timeout(10):
+            async for some in stream.news():
+                for news in some:
+                    if news.reader:
+                        told[news.reader] += len(news.items)
+                if all(count >= items for count in told.values()):
+                    break
+
+    assert told == dict.fromkeys(told, items)
+
+
+@pytest.mark.parametrize("cursor", ["0", "-1", "x", "0" * 19 + "19", "9" * 30, "1" * 5000])
+def test_what_is_no_cursor_is_refused(cursor: str) -> None:
+    """GN24"""
+    with pytest.raises(Invalid):
+        catch_up("us_a", cursor)
 
 
 async def test_messages_stay_small(shelf: Shelf) -> None:
