@@ -302,7 +302,10 @@ class Stream:
         peers = (
             Peer(peer.session_id, peer.number, (peer.cursor, peer.drag)) for peer in update.peers
         )
+        doubted = room.elsewhere() if update.anew else ()
         room.hear_of(peers, update.left_session_ids)
+        if doubted:
+            asyncio.get_running_loop().call_later(FORGET_SECONDS, room.forget, doubted)
         if update.anew:
             room.catch_up(update.revision)
         else:

@@ -78,6 +78,13 @@ class Socket(WebSocketsSansIOProtocol):
         super().keepalive_timeout()
         self.transport.abort()
 
+    def handle_parser_exception(self) -> None:
+        """The other end has broken the protocol: it is gone, whether it reads why or not."""
+        super().handle_parser_exception()
+        self._abort_soon()
+        if self._leave is not None:
+            self._leave()
+
     def handle_close(self, event: Frame) -> None:
         """The other end leaves, whether or not it reads what waits to be sent."""
         super().handle_close(event)

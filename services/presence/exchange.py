@@ -1,6 +1,6 @@
 """What instances say to one another of the rooms that they have, and what they make of it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from gesso.presence.v1 import presence_pb2
@@ -17,6 +17,8 @@ from services.presence.messages import (
 # Whom an instance had is gone if it says nothing of a room for three renewals: before the lease
 # of a number ends, so that nobody sees two with the same.
 SILENCE_SECONDS = 3 * RENEWAL_SECONDS
+# Farewells that could not be said; who misses one finds the silence.
+MAX_FAREWELLS = 10_000
 
 
 class Line:
@@ -82,6 +84,8 @@ class Exchange:
         """Nothing of what others say is heard any more."""
         for line in self.lines.values():
             line.is_heard = False
+            # All of it will be told: what changes until then need not be kept.
+            line.room.renew(self)
 
     def renew(self) -> None:
         """Has everybody told everything once more, where another has the room."""
@@ -89,13 +93,16 @@ class Exchange:
             if line.spoke:
                 line.room.renew(self)
 
-    def say_again(self, places: Iterable[Place]) -> None:
-        """Has everything of some rooms told once more: nobody knows whether it was heard."""
-        for place in places:
+    def say_again(self, said: Mapping[Place, bytes]) -> None:
+        """Has what was said told once more: nobody knows whether it was heard."""
+        for place, message in said.items():
             line = self.lines.get(place)
             if line is not None:
                 line.asks = True
                 line.room.renew(self)
+            elif len(self._farewells) < MAX_FAREWELLS:
+                self._farewells.setdefault(place, message)
+                self._woken()
 
     def say(self) -> Iterator[tuple[Place, bytes]]:
         """What there is to say now, which counts as said."""
@@ -130,7 +137,7 @@ class Exchange:
             yield place, self._said(invalidations=some)
 
     def take(self, place: Place, said: bytes, now: float) -> None:
-        """Takes what an instance has said of a room. Raises `DecodeError`."""
+        """Takes what an instance has said of a room that is here. Raises `DecodeError`."""
         news = presence_pb2.RoomNews.FromString(said)
         line = self.lines.get(place)
         if line is not None and news.instance_id != self._instance_id:

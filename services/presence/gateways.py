@@ -105,6 +105,11 @@ class Gateway:
         self._ended = False
         self._failure: Failure | None = None
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether it is told nothing any more, and takes nothing."""
+        return self._ended
+
     def join(
         self, session_id: str, place: Place, revision: int, *, number: int = 0, term: int = 0
     ) -> None:
@@ -236,7 +241,8 @@ class Gateway:
         size = 0
         for room in stale:
             news = room.take(self)
-            if news is None:
+            # One that was forgotten would be taken for the one that has its place.
+            if news is None or self._seats.rooms.at(room.place) is not room:
                 continue
             frames = tuple(invalidations(news, room.revision))
             updates.append(Update(room.place, news, room.revision, frames))

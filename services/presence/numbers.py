@@ -64,9 +64,7 @@ class SharedNumbers:
             await self._news.wait()
             self._news.clear()
             while self._releasing or self._wanting:
-                released = [
-                    self._releasing.popleft() for _ in range(min(BATCH, len(self._releasing)))
-                ]
+                released = [self._releasing.popleft() for _ in range(len(self._releasing))]
                 seats = [self._wanting.popleft() for _ in range(min(BATCH, len(self._wanting)))]
                 try:
                     await self._settle(released, seats)
@@ -79,9 +77,19 @@ class SharedNumbers:
     async def _settle(self, released: Sequence[Lease], seats: Sequence[Seat]) -> None:
         # In this order: what is free again is there to be taken.
         await self._leases.release(released)
-        await asyncio.gather(*(self._reachable(room) for room in {seat.room for seat in seats}))
-        numbers = await self._leases.take([_lease(seat) for seat in seats])
-        for seat, number in zip(seats, numbers, strict=True):
+        rooms = list({seat.room for seat in seats})
+        reached = await asyncio.gather(*map(self._reachable, rooms), return_exceptions=True)
+        for failure in reached:
+            if isinstance(failure, BaseException) and not isinstance(failure, Unavailable):
+                raise failure
+        away = {room for room, failure in zip(rooms, reached, strict=True) if failure is not None}
+        for seat in seats:
+            if seat.room in away:
+                self._alone.allot(seat)
+        # Of a session that came twice, over a stream and the one after it, the later seat.
+        settled = {seat.session_id: seat for seat in seats if seat.room not in away}
+        numbers = await self._leases.take([_lease(seat) for seat in settled.values()])
+        for seat, number in zip(settled.values(), numbers, strict=True):
             if not seat.gateway.settle(seat, number) and number is not None:
                 seat.number = number
                 self.release(seat)

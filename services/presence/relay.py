@@ -66,8 +66,12 @@ class Relay:
 
     def closed(self, room: Room) -> None:
         """Says that nobody here is in a room any more."""
+        line = self._exchange.lines[room.place]
         self._exchange.closed(room)
         self._rooms_changed.set()
+        if line in self._reached:
+            # Nobody waits for it any more.
+            self._reached[line].set()
 
     def fall_silent(self) -> None:
         """Says nothing more: the sessions of this instance go to others, as they are."""
@@ -148,6 +152,11 @@ class Relay:
         ]
         for session_id in await self._leases.renew(held):
             self._lost(session_id)
+        # Those that left meanwhile would hold their numbers for another minute.
+        here = {
+            peer.session_id for line in self._exchange.lines.values() for peer in line.room.here()
+        }
+        await self._leases.release([each for each in held if each.session_id not in here])
 
     async def _hear(self, pubsub: PubSub) -> None:
         """Takes what comes, while the rooms that are subscribed are those that there are."""
@@ -156,14 +165,16 @@ class Relay:
         try:
             is_asked = False
             while not following.done():
-                message = await pubsub.get_message(timeout=PROBE_SECONDS)
+                with translated():
+                    message = await pubsub.get_message(timeout=PROBE_SECONDS)
                 if message is not None:
                     is_asked = False
                     self._take(message)
                 elif is_asked:
                     raise Unavailable("Valkey does not answer.")
                 else:
-                    await pubsub.ping()
+                    with translated():
+                        await pubsub.ping()
                     is_asked = True
             await following
         finally:
@@ -172,18 +183,19 @@ class Relay:
 
     async def _follow(self, pubsub: PubSub) -> None:
         subscribed: dict[Place, Line] = {}
-        with translated():
-            while True:
-                await self._rooms_changed.wait()
-                self._rooms_changed.clear()
-                wanted = dict(self._exchange.lines)
-                if gone := subscribed.keys() - wanted.keys():
+        while True:
+            await self._rooms_changed.wait()
+            self._rooms_changed.clear()
+            wanted = dict(self._exchange.lines)
+            gone = subscribed.keys() - wanted.keys()
+            # Also for a new room of the same canvas, to hear when it is heard.
+            new = [place for place, line in wanted.items() if subscribed.get(place) is not line]
+            with translated():
+                if gone:
                     await pubsub.unsubscribe(*map(_channel, gone))
-                # Also for a new room of the same canvas, to hear when it is heard.
-                new = [place for place, line in wanted.items() if subscribed.get(place) is not line]
                 if new:
                     await pubsub.subscribe(*map(_channel, new))
-                subscribed = wanted
+            subscribed = wanted
 
     def _take(self, message: dict[str, object]) -> None:
         place = _place(message["channel"])

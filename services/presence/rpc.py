@@ -84,6 +84,8 @@ def _proto_from_update(update: Update) -> presence_pb2.RoomUpdate:
 async def _hear(requests: AsyncIterator[presence_pb2.ConnectRequest], gateway: Gateway) -> None:
     """Passes on what a gateway says, until it ends. Raises what makes it end (PR9, PR15)."""
     async for request in requests:
+        if gateway.is_ended:
+            return
         hear(request, gateway)
 
 

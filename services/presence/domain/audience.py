@@ -58,7 +58,9 @@ class Audience:
 
     def touch(self, session_id: str) -> None:
         """Marks that a peer came, changed or went."""
-        self._touched[session_id] = None
+        # Where everything will be told, nothing need be marked.
+        if not self._anew:
+            self._touched[session_id] = None
 
     def revise(self, version: Version) -> None:
         """Has a version of the canvas told."""

@@ -1,6 +1,6 @@
 """Canvases that somebody has open here, and who has to hear what happens in them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -166,10 +166,6 @@ class Rooms:
         self._opened = opened
         self._closed = closed
         self._rooms: dict[Place, Room] = {}
-
-    def all(self) -> Iterable[Room]:
-        """The rooms as they are now."""
-        return tuple(self._rooms.values())
 
     def at(self, place: Place) -> Room | None:
         """The room of a canvas, None if nobody has it open."""
