@@ -25,6 +25,7 @@ from servicekit.pauses import growing
 from servicekit.telemetry import logger
 from servicekit.times import rfc3339
 
+CLOSE_DELETED = 4404
 CLOSE_LIMIT = 4429
 CLOSE_LATER = 1013
 FIRST_PAUSE_SECONDS = 0.2
@@ -152,16 +153,22 @@ class PresenceLink:
         canvas_id: str,
         revision: int,
         *,
+        incarnation: int = 0,
         pass_on: Callable[[bytes], bool] = lambda _: False,
     ) -> AsyncIterator[Session]:
         """A socket of an account on a canvas that is its own, until the block is left.
 
-        Frames that `pass_on` takes are not among the session's events.
+        Those on a canvas that had its id before, of a lesser `incarnation`, end with it. Frames
+        that `pass_on` takes are not among the session's events.
         """
         place = Place(account_id, canvas_id)
         room = self._rooms.get(place)
+        if room is not None and room.incarnation < incarnation:
+            for session_id in room.window_ids():
+                self._sessions[session_id].end(Closed(CLOSE_DELETED, "The canvas was deleted."))
+            room = None
         if room is None:
-            room = self._rooms[place] = Room(place, self._ticks)
+            room = self._rooms[place] = Room(place, self._ticks, incarnation)
         session = Session(room, revision, self._say, pass_on)
         self._sessions[session.session_id] = session
         room.enter(session.session_id, session)
@@ -340,6 +347,7 @@ class Stream:
                     revision=session.revision,
                     number=session.number,
                     term=self._term,
+                    incarnation=session.room.incarnation,
                 )
             # Where nobody else is, nobody has to know.
             presence = session.presence if session.room.shared else NOWHERE

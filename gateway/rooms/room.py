@@ -40,8 +40,9 @@ class Room:
     much to tell, what changes within a tick (PR7).
     """
 
-    def __init__(self, place: Place, ticks: Ticks) -> None:
+    def __init__(self, place: Place, ticks: Ticks, incarnation: int = 0) -> None:
         self.place = place
+        self.incarnation = incarnation
         self.shared = False
         self._revision = 0
         self._windows: dict[str, Window] = {}

@@ -134,7 +134,11 @@ class RealtimeRoute:
         socket: Socket = websocket.scope["state"][SOCKET]
         states = States(canvas_id, language_of(websocket), send_at_once=socket.send_at_once)
         async with self._link.session(
-            account_id, canvas_id, canvas.revision, pass_on=states.pass_on
+            account_id,
+            canvas_id,
+            canvas.revision,
+            incarnation=canvas.incarnation,
+            pass_on=states.pass_on,
         ) as session:
             states.begin(session, account_id, self._watchings)
             window = _Window(

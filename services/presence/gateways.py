@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -81,9 +81,13 @@ class Numbers(Protocol):
 class Seats:
     """The sessions of all gateways here, by their ids."""
 
-    def __init__(self, rooms: Rooms, numbers: Numbers) -> None:
+    def __init__(
+        self, rooms: Rooms, numbers: Numbers, end_room: Callable[[Place], None] = lambda _: None
+    ) -> None:
         self.rooms = rooms
         self.numbers = numbers
+        # Closes the sockets in a room whose canvas is gone.
+        self.end_room = end_room
         self.by_id: dict[str, Seat] = {}
 
 
@@ -111,7 +115,14 @@ class Gateway:
         return self._ended
 
     def join(
-        self, session_id: str, place: Place, revision: int, *, number: int = 0, term: int = 0
+        self,
+        session_id: str,
+        place: Place,
+        revision: int,
+        *,
+        number: int = 0,
+        term: int = 0,
+        incarnation: int = 0,
     ) -> None:
         """Takes a session in, with the number that it had if it is free.
 
@@ -122,7 +133,11 @@ class Gateway:
             raise Invalid("A session has an id of 1 to 80 characters, an account and a canvas.")
         if session_id in self._own:
             raise SessionIdReused(session_id)
+        known = self._seats.rooms.at(place)
+        if known is not None and known.incarnation < incarnation:
+            self._seats.end_room(place)
         room = self._seats.rooms.seat(place)
+        room.incarnation = max(room.incarnation, incarnation)
         seat = self._own[session_id] = Seat(session_id, self, room, number, term)
         self._seats_in[room] += 1
         room.listen(self)

@@ -100,6 +100,7 @@ def hear(request: presence_pb2.ConnectRequest, gateway: Gateway) -> None:
             join.revision,
             number=join.number,
             term=join.term,
+            incarnation=join.incarnation,
         )
     for move in request.moves:
         gateway.move(move.session_id, move.cursor, move.drag)

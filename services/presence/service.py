@@ -8,7 +8,7 @@ from valkey.asyncio import Valkey
 
 from servicekit.errors import Unavailable
 from servicekit.ids import new_id
-from services.presence.domain.rooms import Announcement, Rooms
+from services.presence.domain.rooms import Announcement, Place, Rooms
 from services.presence.gateways import CLOSE_LOST, Gateway, Seats
 from services.presence.leases import LEASE_SECONDS, Leases
 from services.presence.numbers import LocalNumbers, SharedNumbers
@@ -31,7 +31,7 @@ class PresenceService:
         self._relay: Relay | None = None
         self._numbers: SharedNumbers | None = None
         if valkey is None:
-            self._seats = Seats(Rooms(), LocalNumbers())
+            self._seats = Seats(Rooms(), LocalNumbers(), self._end_room)
             return
         instance_id = new_id("pi")
         leases = Leases(valkey, instance_id, lease_seconds=lease_seconds)
@@ -44,7 +44,8 @@ class PresenceService:
             lost=self._lose,
         )
         self._numbers = SharedNumbers(leases, self._relay.reached)
-        self._seats = Seats(Rooms(self._relay.opened, self._relay.closed), self._numbers)
+        rooms = Rooms(self._relay.opened, self._relay.closed)
+        self._seats = Seats(rooms, self._numbers, self._end_room)
 
     @contextmanager
     def connected(self) -> Iterator[Gateway]:
@@ -102,15 +103,17 @@ class PresenceService:
             gateway.end(Unavailable(_GOING))
 
     def _announce_here(self, announcement: Announcement) -> None:
-        rooms = self._seats.rooms
         if announcement.deleted:
-            room = rooms.forget(announcement.place)
-            if room is not None:
-                for gateway in self._gateways:
-                    gateway.close_room(room)
-        room = rooms.at(announcement.place)
+            self._end_room(announcement.place)
+        room = self._seats.rooms.at(announcement.place)
         if room is not None:
             room.revise(announcement.version, leases_changed=announcement.leases_changed)
+
+    def _end_room(self, place: Place) -> None:
+        room = self._seats.rooms.forget(place)
+        if room is not None:
+            for gateway in self._gateways:
+                gateway.close_room(room)
 
     def _lose(self, session_id: str) -> None:
         seat = self._seats.by_id.get(session_id)

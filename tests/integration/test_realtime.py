@@ -316,3 +316,29 @@ async def test_news_that_got_lost_is_found_when_it_is_looked_again(
 
     assert missed == {"type": "invalidate", "revision": 2}
     assert code == 4404
+
+
+async def test_who_comes_to_a_canvas_made_anew_meets_nobody_of_the_one_before(
+    shared_database: str, objects_url: str
+) -> None:
+    """PR18"""
+    async with (
+        realtime(shared_database, objects_url, tells=False) as address,
+        browser(address) as carl,
+    ):
+        await create(carl, "c")
+        await change(
+            carl,
+            "c",
+            {"type": "set_field", "field": "title", "value": "T", "beforeValue": "A canvas"},
+        )
+        async with window(carl) as before:
+            assert (await frame(before, "welcome"))["revision"] == 2
+            assert (await carl.delete("/api/canvas-projects/c")).status_code == 204
+            await create(carl, "c")
+            async with window(carl) as after:
+                welcome = await frame(after, "welcome")
+            code = await close_code(before)
+
+    assert (welcome["revision"], welcome["number"], welcome["peers"]) == (1, 1, [])
+    assert code == 4404

@@ -374,3 +374,19 @@ def test_what_has_to_be_told_of_many_rooms_goes_in_messages_that_stay_small(
     assert sum(len(telling.updates) for telling in tellings) == 40
     assert len(tellings) > 4
     assert max(sizes) < 2 * 1024 * 1024
+
+
+async def test_who_comes_to_a_canvas_made_anew_ends_the_room_of_the_one_before(
+    service: PresenceService, gateway: Gateway, other: Gateway
+) -> None:
+    """PR18"""
+    gateway.join("a", PLACE, revision=900, incarnation=1)
+    list(gateway.take())
+
+    other.join("b", PLACE, revision=1, incarnation=2)
+    came = update(other)
+    await announce(service, Version(2, "h2"))
+
+    assert [(it.session_id, it.code) for it in told(gateway).closings] == [("a", 4404)]
+    assert ([it.number for it in came.news.admitted], came.revision) == ([1], 1)
+    assert frames(other) == [{"type": "invalidate", "revision": 2, "contentHash": "h2"}]

@@ -47,6 +47,7 @@ class Room:
         self.place = place
         self.roster = Roster()
         self.revision = 0
+        self.incarnation = 0
         self.seats = 0
         self._audiences: dict[Neighbour, Audience] = {}
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n gesso/presence/v1/presence.proto\x12\x11gesso.presence.v1\"z\n\x0e\x43onnectRequest\x12\x18\n\x10left_session_ids\x18\x01 \x03(\t\x12&\n\x05joins\x18\x02 \x03(\x0b\x32\x17.gesso.presence.v1.Join\x12&\n\x05moves\x18\x03 \x03(\x0b\x32\x17.gesso.presence.v1.Move\"q\n\x04Join\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x12\n\naccount_id\x18\x02 \x01(\t\x12\x11\n\tcanvas_id\x18\x03 \x01(\t\x12\x10\n\x08revision\x18\x04 \x01(\x03\x12\x0e\n\x06number\x18\x05 \x01(\x05\x12\x0c\n\x04term\x18\x06 \x01(\x03\"8\n\x04Move\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x0c\x12\x0c\n\x04\x64rag\x18\x03 \x01(\x0c\"|\n\x0f\x43onnectResponse\x12(\n\x06\x63loses\x18\x01 \x03(\x0b\x32\x18.gesso.presence.v1.Close\x12,\n\x05rooms\x18\x02 \x03(\x0b\x32\x1d.gesso.presence.v1.RoomUpdate\x12\x11\n\theartbeat\x18\x03 \x01(\x08\"9\n\x05\x43lose\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xe7\x01\n\nRoomUpdate\x12\x12\n\naccount_id\x18\x01 \x01(\t\x12\x11\n\tcanvas_id\x18\x02 \x01(\t\x12\x0c\n\x04\x61new\x18\x03 \x01(\x08\x12\x30\n\nadmissions\x18\x04 \x03(\x0b\x32\x1c.gesso.presence.v1.Admission\x12\x18\n\x10left_session_ids\x18\x05 \x03(\t\x12&\n\x05peers\x18\x06 \x03(\x0b\x32\x17.gesso.presence.v1.Peer\x12\x10\n\x08revision\x18\x07 \x01(\x03\x12\x0e\n\x06shared\x18\x08 \x01(\x08\x12\x0e\n\x06\x66rames\x18\t \x03(\x0c\"/\n\tAdmission\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x05\"V\n\x04Peer\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x05\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\x0c\x12\x0c\n\x04\x64rag\x18\x04 \x01(\x0c\x12\x0c\n\x04term\x18\x05 \x01(\x03\"I\n\x0f\x41nnounceRequest\x12\x36\n\rinvalidations\x18\x01 \x03(\x0b\x32\x1f.gesso.presence.v1.Invalidation\"\xc6\x01\n\x0cInvalidation\x12\x12\n\naccount_id\x18\x01 \x01(\t\x12\x11\n\tcanvas_id\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x14\n\x0c\x63ontent_hash\x18\x04 \x01(\t\x12\x15\n\rbase_revision\x18\x05 \x01(\x03\x12\x12\n\noperations\x18\x06 \x01(\x0c\x12\x13\n\x0bmutation_id\x18\x07 \x01(\t\x12\x16\n\x0eleases_changed\x18\x08 \x01(\x08\x12\x0f\n\x07\x64\x65leted\x18\t \x01(\x08\"\x12\n\x10\x41nnounceResponse\"\xd5\x01\n\x08RoomNews\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0c\n\x04\x61new\x18\x02 \x01(\x08\x12\x0c\n\x04\x61sks\x18\x03 \x01(\x08\x12\x18\n\x10left_session_ids\x18\x04 \x03(\t\x12&\n\x05peers\x18\x05 \x03(\x0b\x32\x17.gesso.presence.v1.Peer\x12\x36\n\rinvalidations\x18\x06 \x03(\x0b\x32\x1f.gesso.presence.v1.Invalidation\x12\x10\n\x08revision\x18\x07 \x01(\x03\x12\x0c\n\x04gone\x18\x08 \x01(\x08\x32\xbc\x01\n\x0fPresenceService\x12T\n\x07\x43onnect\x12!.gesso.presence.v1.ConnectRequest\x1a\".gesso.presence.v1.ConnectResponse(\x01\x30\x01\x12S\n\x08\x41nnounce\x12\".gesso.presence.v1.AnnounceRequest\x1a#.gesso.presence.v1.AnnounceResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n gesso/presence/v1/presence.proto\x12\x11gesso.presence.v1\"z\n\x0e\x43onnectRequest\x12\x18\n\x10left_session_ids\x18\x01 \x03(\t\x12&\n\x05joins\x18\x02 \x03(\x0b\x32\x17.gesso.presence.v1.Join\x12&\n\x05moves\x18\x03 \x03(\x0b\x32\x17.gesso.presence.v1.Move\"\x86\x01\n\x04Join\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x12\n\naccount_id\x18\x02 \x01(\t\x12\x11\n\tcanvas_id\x18\x03 \x01(\t\x12\x10\n\x08revision\x18\x04 \x01(\x03\x12\x0e\n\x06number\x18\x05 \x01(\x05\x12\x0c\n\x04term\x18\x06 \x01(\x03\x12\x13\n\x0bincarnation\x18\x07 \x01(\x03\"8\n\x04Move\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x0c\x12\x0c\n\x04\x64rag\x18\x03 \x01(\x0c\"|\n\x0f\x43onnectResponse\x12(\n\x06\x63loses\x18\x01 \x03(\x0b\x32\x18.gesso.presence.v1.Close\x12,\n\x05rooms\x18\x02 \x03(\x0b\x32\x1d.gesso.presence.v1.RoomUpdate\x12\x11\n\theartbeat\x18\x03 \x01(\x08\"9\n\x05\x43lose\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xe7\x01\n\nRoomUpdate\x12\x12\n\naccount_id\x18\x01 \x01(\t\x12\x11\n\tcanvas_id\x18\x02 \x01(\t\x12\x0c\n\x04\x61new\x18\x03 \x01(\x08\x12\x30\n\nadmissions\x18\x04 \x03(\x0b\x32\x1c.gesso.presence.v1.Admission\x12\x18\n\x10left_session_ids\x18\x05 \x03(\t\x12&\n\x05peers\x18\x06 \x03(\x0b\x32\x17.gesso.presence.v1.Peer\x12\x10\n\x08revision\x18\x07 \x01(\x03\x12\x0e\n\x06shared\x18\x08 \x01(\x08\x12\x0e\n\x06\x66rames\x18\t \x03(\x0c\"/\n\tAdmission\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x05\"V\n\x04Peer\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x05\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\x0c\x12\x0c\n\x04\x64rag\x18\x04 \x01(\x0c\x12\x0c\n\x04term\x18\x05 \x01(\x03\"I\n\x0f\x41nnounceRequest\x12\x36\n\rinvalidations\x18\x01 \x03(\x0b\x32\x1f.gesso.presence.v1.Invalidation\"\xc6\x01\n\x0cInvalidation\x12\x12\n\naccount_id\x18\x01 \x01(\t\x12\x11\n\tcanvas_id\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x14\n\x0c\x63ontent_hash\x18\x04 \x01(\t\x12\x15\n\rbase_revision\x18\x05 \x01(\x03\x12\x12\n\noperations\x18\x06 \x01(\x0c\x12\x13\n\x0bmutation_id\x18\x07 \x01(\t\x12\x16\n\x0eleases_changed\x18\x08 \x01(\x08\x12\x0f\n\x07\x64\x65leted\x18\t \x01(\x08\"\x12\n\x10\x41nnounceResponse\"\xd5\x01\n\x08RoomNews\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0c\n\x04\x61new\x18\x02 \x01(\x08\x12\x0c\n\x04\x61sks\x18\x03 \x01(\x08\x12\x18\n\x10left_session_ids\x18\x04 \x03(\t\x12&\n\x05peers\x18\x05 \x03(\x0b\x32\x17.gesso.presence.v1.Peer\x12\x36\n\rinvalidations\x18\x06 \x03(\x0b\x32\x1f.gesso.presence.v1.Invalidation\x12\x10\n\x08revision\x18\x07 \x01(\x03\x12\x0c\n\x04gone\x18\x08 \x01(\x08\x32\xbc\x01\n\x0fPresenceService\x12T\n\x07\x43onnect\x12!.gesso.presence.v1.ConnectRequest\x1a\".gesso.presence.v1.ConnectResponse(\x01\x30\x01\x12S\n\x08\x41nnounce\x12\".gesso.presence.v1.AnnounceRequest\x1a#.gesso.presence.v1.AnnounceResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,28 +33,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CONNECTREQUEST']._serialized_start=55
   _globals['_CONNECTREQUEST']._serialized_end=177
-  _globals['_JOIN']._serialized_start=179
-  _globals['_JOIN']._serialized_end=292
-  _globals['_MOVE']._serialized_start=294
-  _globals['_MOVE']._serialized_end=350
-  _globals['_CONNECTRESPONSE']._serialized_start=352
-  _globals['_CONNECTRESPONSE']._serialized_end=476
-  _globals['_CLOSE']._serialized_start=478
-  _globals['_CLOSE']._serialized_end=535
-  _globals['_ROOMUPDATE']._serialized_start=538
-  _globals['_ROOMUPDATE']._serialized_end=769
-  _globals['_ADMISSION']._serialized_start=771
-  _globals['_ADMISSION']._serialized_end=818
-  _globals['_PEER']._serialized_start=820
-  _globals['_PEER']._serialized_end=906
-  _globals['_ANNOUNCEREQUEST']._serialized_start=908
-  _globals['_ANNOUNCEREQUEST']._serialized_end=981
-  _globals['_INVALIDATION']._serialized_start=984
-  _globals['_INVALIDATION']._serialized_end=1182
-  _globals['_ANNOUNCERESPONSE']._serialized_start=1184
-  _globals['_ANNOUNCERESPONSE']._serialized_end=1202
-  _globals['_ROOMNEWS']._serialized_start=1205
-  _globals['_ROOMNEWS']._serialized_end=1418
-  _globals['_PRESENCESERVICE']._serialized_start=1421
-  _globals['_PRESENCESERVICE']._serialized_end=1609
+  _globals['_JOIN']._serialized_start=180
+  _globals['_JOIN']._serialized_end=314
+  _globals['_MOVE']._serialized_start=316
+  _globals['_MOVE']._serialized_end=372
+  _globals['_CONNECTRESPONSE']._serialized_start=374
+  _globals['_CONNECTRESPONSE']._serialized_end=498
+  _globals['_CLOSE']._serialized_start=500
+  _globals['_CLOSE']._serialized_end=557
+  _globals['_ROOMUPDATE']._serialized_start=560
+  _globals['_ROOMUPDATE']._serialized_end=791
+  _globals['_ADMISSION']._serialized_start=793
+  _globals['_ADMISSION']._serialized_end=840
+  _globals['_PEER']._serialized_start=842
+  _globals['_PEER']._serialized_end=928
+  _globals['_ANNOUNCEREQUEST']._serialized_start=930
+  _globals['_ANNOUNCEREQUEST']._serialized_end=1003
+  _globals['_INVALIDATION']._serialized_start=1006
+  _globals['_INVALIDATION']._serialized_end=1204
+  _globals['_ANNOUNCERESPONSE']._serialized_start=1206
+  _globals['_ANNOUNCERESPONSE']._serialized_end=1224
+  _globals['_ROOMNEWS']._serialized_start=1227
+  _globals['_ROOMNEWS']._serialized_end=1440
+  _globals['_PRESENCESERVICE']._serialized_start=1443
+  _globals['_PRESENCESERVICE']._serialized_end=1631
 # @@protoc_insertion_point(module_scope)

@@ -72,6 +72,7 @@ class Join(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The gateway's id of the socket, unique for ever, 1 to 80 characters."""
     account_id: _builtins.str
@@ -84,6 +85,8 @@ class Join(_message.Message):
     """The number that the session has already, 0 for none: it keeps it unless it is another's now."""
     term: _builtins.int
     """Grows with every stream that the gateway makes: the session is where the newest says."""
+    incarnation: _builtins.int
+    """Tells the canvas from those that had its id before: their sessions are closed with 4404."""
     def __init__(
         self,
         *,
@@ -93,10 +96,11 @@ class Join(_message.Message):
         revision: _builtins.int = ...,
         number: _builtins.int = ...,
         term: _builtins.int = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "canvas_id", b"canvas_id", "number", b"number", "revision", b"revision", "session_id", b"session_id", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "canvas_id", b"canvas_id", "incarnation", b"incarnation", "number", b"number", "revision", b"revision", "session_id", b"session_id", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
