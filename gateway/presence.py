@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from itertools import islice
 from weakref import WeakSet
 
-import grpc
 from gesso.presence.v1 import presence_pb2
 from gesso.presence.v1.presence_pb2_grpc import PresenceServiceStub
 
@@ -17,19 +16,15 @@ from gateway.rooms.frames import heartbeat
 from gateway.rooms.peers import NOWHERE, Peer, Presence
 from gateway.rooms.room import Place, Room
 from servicekit.background import background
-from servicekit.client import Client
-from servicekit.errors import Failure
+from servicekit.client import Client, held
 from servicekit.identity import Behalf
 from servicekit.ids import new_id
-from servicekit.pauses import growing
 from servicekit.telemetry import logger
 from servicekit.times import rfc3339
 
 CLOSE_DELETED = 4404
 CLOSE_LIMIT = 4429
 CLOSE_LATER = 1013
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 2.0
 TICK_SECONDS = 0.008
 MAX_SESSIONS = 500
 # A window that has no number by then is sent away.
@@ -201,30 +196,22 @@ class PresenceLink:
     async def keep(self, client: Client) -> None:
         """Holds the stream, for ever: a lost one is made anew, and everybody joins again."""
         log = logger("gateway.presence")
-        loop = asyncio.get_running_loop()
-        stub = PresenceServiceStub(client.channel)
-        pauses = growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
-        fresh = True
-        while True:
-            began = loop.time()
+        connect = PresenceServiceStub(client.channel).Connect
+
+        async def one() -> None:
             stream = self.renewed()
             try:
-                async with client.exchange(stub.Connect, stream.requests(), Behalf()) as responses:
+                async with client.exchange(connect, stream.requests(), Behalf()) as responses:
                     async for response in responses:
                         stream.receive(response)
-                why = "it was ended"
-            except (Failure, grpc.aio.AioRpcError) as error:
-                why = str(error)
             finally:
                 stream.end()
-            loop.call_later(FORGET_SECONDS, self.doubted())
-            if loop.time() - began > LONGEST_PAUSE_SECONDS:
-                pauses = growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
-                fresh = True
-            if fresh:
-                log.warning("presence is away", why=why, sessions=len(self._sessions))
-                fresh = False
-            await asyncio.sleep(next(pauses))
+                asyncio.get_running_loop().call_later(FORGET_SECONDS, self.doubted())
+
+        await held(
+            one,
+            lost=lambda why: log.warning("presence is away", why=why, sessions=len(self._sessions)),
+        )
 
     def _say(self, session: Session) -> None:
         room = session.room

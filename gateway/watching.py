@@ -14,14 +14,10 @@ from gesso.tasks.v1 import tasks_pb2
 from gesso.tasks.v1.tasks_pb2_grpc import TasksServiceStub
 
 from servicekit.background import background
-from servicekit.client import Client
-from servicekit.errors import Failure
+from servicekit.client import Client, held
 from servicekit.identity import Behalf
-from servicekit.pauses import growing
 from servicekit.telemetry import logger
 
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 2.0
 MAX_REQUESTED = 500
 
 Item = TypeVar("Item")
@@ -152,32 +148,23 @@ class Watching(Generic[Item]):
     async def keep(self) -> None:
         """Holds the stream, for ever: after a lost one every reader goes on from its cursor."""
         log = logger("gateway.watching")
-        loop = asyncio.get_running_loop()
         method = self._speech.method(self._client.channel)
-        pauses = growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
-        fresh = True
-        while True:
-            began = loop.time()
+
+        async def one() -> None:
             # Those of the stream before may still be taken by its end.
             self._wishes = wishes = _Wishes()
             for reader in list(self._readers.values()):
                 reader.begin(reader.since)
-            try:
-                async with self._client.exchange(
-                    method, self._requests(wishes), Behalf()
-                ) as responses:
-                    async for response in responses:
-                        self._receive(response)
-                why = "it was ended"
-            except (Failure, grpc.aio.AioRpcError) as error:
-                why = str(error)
-            if loop.time() - began > LONGEST_PAUSE_SECONDS:
-                pauses = growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
-                fresh = True
-            if fresh:
-                log.warning("changes are not told", service=self._speech.service, why=why)
-                fresh = False
-            await asyncio.sleep(next(pauses))
+            async with self._client.exchange(method, self._requests(wishes), Behalf()) as responses:
+                async for response in responses:
+                    self._receive(response)
+
+        await held(
+            one,
+            lost=lambda why: log.warning(
+                "changes are not told", service=self._speech.service, why=why
+            ),
+        )
 
     async def _requests(self, wishes: "_Wishes") -> AsyncIterator[Any]:
         while True:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import grpc
 
 from servicekit import wire
+from servicekit.errors import Failure
 from servicekit.identity import Behalf, credentials
+from servicekit.pauses import growing
 from servicekit.status import failure_from_rpc
 
 CALL_SECONDS = 10.0
+# Between a stream that is held and the next one.
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 2.0
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -111,6 +117,30 @@ async def connected(address: str, *, caller: str, tokens: Sequence[str]) -> Asyn
     """
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
         yield Client(channel, caller=caller, tokens=tokens)
+
+
+async def held(stream: Callable[[], Awaitable[None]], *, lost: Callable[[str], None]) -> None:
+    """Holds a stream, for ever: `stream` runs one, and is run again once that has ended.
+
+    `lost` is told why, the first time and then of each one that had lasted.
+    """
+    loop = asyncio.get_running_loop()
+    pauses = growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+    fresh = True
+    while True:
+        began = loop.time()
+        try:
+            await stream()
+            why = "it was ended"
+        except (Failure, grpc.aio.AioRpcError) as error:
+            why = str(error)
+        if loop.time() - began > LONGEST_PAUSE_SECONDS:
+            pauses = growing(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+            fresh = True
+        if fresh:
+            lost(why)
+            fresh = False
+        await asyncio.sleep(next(pauses))
 
 
 async def _answers(call: AsyncIterable[Response]) -> AsyncIterator[Response]:

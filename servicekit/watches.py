@@ -163,6 +163,17 @@ def catch_up(account_id: str, cursor: str) -> Asked:
     return Asked(account_id, NEVER, f"{cursor}:{cursor}:", (int(cursor), 0))
 
 
+def columns_from_asked(asked: Sequence[Asked]) -> tuple[list[Any], ...]:
+    """What is asked, as `since` of a store has it read: accounts, and since and after when."""
+    return (
+        [each.account_id for each in asked],
+        [each.live_since for each in asked],
+        [each.ended_since for each in asked],
+        [str(each.ended_after[0]) for each in asked],
+        [each.ended_after[1] for each in asked],
+    )
+
+
 def found_from_rows(
     asked: Sequence[Asked],
     limit: int,

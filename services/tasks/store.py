@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass, fields
 import asyncpg
 
 from servicekit.postgres import Connection, Database
-from servicekit.watches import Asked, Change, Found, found_from_rows
+from servicekit.watches import Asked, Change, Found, columns_from_asked, found_from_rows
 from services.tasks.domain.tasks import (
     CREATED,
     SHOWN_PROMPT_LENGTH,
@@ -304,15 +304,7 @@ class TasksStore:
 
     async def since(self, asked: Sequence[Asked], limit: int) -> Found[Task]:
         """What changed; of what ended at most `limit` of each account."""
-        rows = await self._database.fetch(
-            READ_SINCE,
-            [each.account_id for each in asked],
-            [each.live_since for each in asked],
-            [each.ended_since for each in asked],
-            [str(each.ended_after[0]) for each in asked],
-            [each.ended_after[1] for each in asked],
-            limit,
-        )
+        rows = await self._database.fetch(READ_SINCE, *columns_from_asked(asked), limit)
         changes = [_change(row) if row["key"] is not None else None for row in rows]
         return found_from_rows(asked, limit, rows, changes)
 
