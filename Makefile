@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-PROTOS := $(sort $(wildcard protos/gesso/*/v1/*.proto))
+PROTOS := $(sort $(wildcard protos/gesso/*/v1/*.proto protos/externalscaler/*.proto))
 # Generated code goes here; `make check` points it elsewhere and compares.
 STUBS  ?= stubs
 
@@ -39,13 +39,13 @@ check: $(READY) ## Format, lint, types, import rules, contracts, stale stubs
 	$(BIN)/buf breaking protos --against protos/baseline.binpb
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT \
 		&& $(MAKE) --no-print-directory generate STUBS="$$fresh" \
-		&& diff -r --exclude=__pycache__ "$$fresh/gesso" stubs/gesso >/dev/null \
+		&& diff -r --exclude=__pycache__ --exclude=baseline.binpb "$$fresh" stubs >/dev/null \
 		&& cmp -s "$$fresh/baseline.binpb" protos/baseline.binpb \
 		|| { echo "The stubs or protos/baseline.binpb are older than protos/: run make generate" >&2; exit 1; }
 
 generate: $(READY) ## Make stubs/ and protos/baseline.binpb from protos/
 	@$(BIN)/buf breaking protos --against protos/baseline.binpb
-	@rm -rf $(STUBS)/gesso && mkdir -p $(STUBS)
+	@rm -rf $(STUBS)/gesso $(STUBS)/externalscaler && mkdir -p $(STUBS)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Iprotos \
 		--python_out=$(STUBS) --grpc_python_out=$(STUBS) --mypy_out=quiet:$(STUBS) --mypy_grpc_out=quiet:$(STUBS) \
 		$(PROTOS)

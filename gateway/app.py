@@ -151,7 +151,7 @@ def _checks(
         "objects": objects.check,
         "canvas": lambda: clients.check(services.canvas),
         "tasks": lambda: clients.check(services.tasks),
-        "generation": lambda: clients.check(services.generation),
+        "generation": lambda: clients.check_generation(services.generation),
         "presence": lambda: clients.check(services.presence),
     }
     if counting is not None:

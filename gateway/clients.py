@@ -1,10 +1,12 @@
 """Connections to the services, one each."""
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 import grpc
+from gesso.generation.v1.generation_pb2 import GetQueueStatsRequest
+from gesso.generation.v1.generation_pb2_grpc import GenerationServiceStub
 from grpc_health.v1 import health, health_pb2
 
 from gateway.settings import Settings
@@ -51,10 +53,27 @@ async def check(service: Client) -> None:
         request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
         response_deserializer=health_pb2.HealthCheckResponse.FromString,
     )
-    try:
+    with _plain():
         request = health_pb2.HealthCheckRequest()
         answer = await service.call(ask, request, Behalf(), seconds=HEALTH_SECONDS)
-    except grpc.aio.AioRpcError as error:
-        raise Unavailable(f"The service answers {error.code().name}.") from None
     if answer.status != health_pb2.HealthCheckResponse.SERVING:
         raise Unavailable("The service says that it cannot work now.")
+
+
+async def check_generation(service: Client) -> None:
+    """Raises `Unavailable` unless generation serves and has workers."""
+    await check(service)
+    ask = GenerationServiceStub(service.channel).GetQueueStats
+    with _plain():
+        stats = await service.call(ask, GetQueueStatsRequest(), Behalf(), seconds=HEALTH_SECONDS)
+    if stats.workers == 0:
+        raise Unavailable("There are no workers: jobs stay queued until one comes.")
+
+
+@contextmanager
+def _plain() -> Iterator[None]:
+    """Turns what a service answers to a call that it does not know into `Unavailable`."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise Unavailable(f"The service answers {error.code().name}.") from None

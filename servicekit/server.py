@@ -15,6 +15,7 @@ from servicekit.settings import CannotListen, ServerSettings
 from servicekit.telemetry import Metrics, logger, metrics_served
 
 CHECK_SECONDS = 1.0
+ANYONE_CALLS = 100
 
 _OPTIONS = [
     *wire.OPTIONS,
@@ -60,10 +61,7 @@ async def serving(
         register(server)
     names = [*offers, health.SERVICE_NAME, reflection.SERVICE_NAME]
     reflection.enable_server_reflection(names, server)
-    try:
-        port = server.add_insecure_port(settings.listen)
-    except RuntimeError:
-        raise CannotListen(settings.listen, "is the port taken?") from None
+    port = _bound(server, settings.listen)
     with metrics_served(metrics, settings.metrics_listen):
         await server.start()
         async with asyncio.TaskGroup() as tasks:
@@ -76,6 +74,40 @@ async def serving(
                 draining.set()
                 await server.stop(settings.drain_seconds)
     log.info("drained")
+
+
+@asynccontextmanager
+async def serving_anyone(
+    listen: str,
+    *,
+    service: str,
+    register: Register,
+    drain_seconds: float,
+    metrics: Metrics,
+) -> AsyncIterator[int]:
+    """Serves callers that show no token, at an address of its own, inside the block.
+
+    Yields the port. For what tells nobody's data; at most 100 calls at once, the others are
+    RESOURCE_EXHAUSTED. Leaving the block waits for calls in flight.
+    """
+    guard = Guard(domain=f"{service}.gesso", tokens=None, metrics=metrics, log=logger(service))
+    server = grpc.aio.server(
+        interceptors=[guard], options=[*_OPTIONS, *_AGEING], maximum_concurrent_rpcs=ANYONE_CALLS
+    )
+    register(server)
+    port = _bound(server, listen)
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(drain_seconds)
+
+
+def _bound(server: grpc.aio.Server, listen: str) -> int:
+    try:
+        return server.add_insecure_port(listen)
+    except RuntimeError:
+        raise CannotListen(listen, "is the port taken?") from None
 
 
 async def _watch(well: health.aio.HealthServicer, names: Sequence[str], check: Check) -> None:

@@ -11,7 +11,8 @@ from msgspec import Meta
 
 PREFIX = "GESSO_"
 
-_ADDRESS = (
+# A host:port.
+ADDRESS = (
     r"^[^\s:]+:([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$"
 )
 _WORDS = {
@@ -216,7 +217,7 @@ class ServiceSettings(Settings, frozen=True, kw_only=True):
         setting(
             "host:port of the Prometheus metrics; none if not set.",
             example="127.0.0.1:9100",
-            pattern=_ADDRESS,
+            pattern=ADDRESS,
         ),
     ] = None
     drain_seconds: Annotated[
@@ -226,7 +227,7 @@ class ServiceSettings(Settings, frozen=True, kw_only=True):
             example="10",
             shared=True,
             ge=0,
-            le=600,
+            le=7_200,
         ),
     ] = 10
 
@@ -243,7 +244,7 @@ class ServerSettings(ServiceSettings, frozen=True, kw_only=True):
         setting(
             "host:port to listen on; port 0 picks one.",
             example="127.0.0.1:50051",
-            pattern=_ADDRESS,
+            pattern=ADDRESS,
         ),
     ]
 

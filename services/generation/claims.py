@@ -8,6 +8,7 @@ from servicekit.pauses import spread
 from services.generation.domain.jobs import ClaimedJob
 from services.generation.store import Claimed, QueueStore
 from services.generation.wakeups import Wakeups
+from services.generation.workers import Workers
 
 EVER = datetime(1970, 1, 1, tzinfo=UTC)
 # How long a transaction that enqueues may take before its job is overlooked for a moment.
@@ -38,12 +39,14 @@ class Claims:
         self,
         store: QueueStore,
         wakeups: Wakeups,
+        workers: Workers,
         *,
         draining: asyncio.Event,
         poll_seconds: float,
     ) -> None:
         self._store = store
         self._wakeups = wakeups
+        self._workers = workers
         self._draining = draining
         self._poll_seconds = poll_seconds
         self._since = EVER
@@ -54,6 +57,7 @@ class Claims:
         loop = asyncio.get_running_loop()
         until = loop.time() + claim.wait.total_seconds()
         while True:
+            self._workers.heard(claim.worker_id)
             calls = self._wakeups.pending.calls
             claimed = await self._look(claim)
             if claimed.is_repeat:

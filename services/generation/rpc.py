@@ -29,7 +29,10 @@ from services.generation.domain.jobs import (
     Target,
 )
 from services.generation.domain.requests import Request, drafted
+from services.generation.domain.scaling import QueueStats
 from services.generation.service import GenerationService
+from services.generation.stats import Stats
+from services.generation.workers import Workers
 
 MAX_ITEMS = 100
 MAX_RESULT_BYTES = 256 * 1024
@@ -62,11 +65,18 @@ class GenerationRpc(GenerationServiceServicer):
     """The queue as gRPC."""
 
     def __init__(
-        self, service: GenerationService, claims: Claims, watches: Watches[Summary]
+        self,
+        service: GenerationService,
+        claims: Claims,
+        watches: Watches[Summary],
+        workers: Workers,
+        stats: Stats,
     ) -> None:
         self._service = service
         self._claims = claims
         self._watches = watches
+        self._workers = workers
+        self._stats = stats
 
     async def Enqueue(
         self, request: generation_pb2.EnqueueRequest, context: Context
@@ -104,6 +114,8 @@ class GenerationRpc(GenerationServiceServicer):
         held = await self._service.renew(
             [(_lease(request.worker_id, lease), length) for lease in request.leases]
         )
+        if any(held):
+            self._workers.heard(request.worker_id)
         return generation_pb2.RenewLeasesResponse(outcomes=[_OUTCOMES[ok] for ok in held])
 
     async def UpdatePhase(
@@ -182,6 +194,12 @@ class GenerationRpc(GenerationServiceServicer):
         async for news in self._watches.told(request_iterator):
             yield generation_pb2.WatchJobsResponse(changes=map(proto_from_news, news))
 
+    async def GetQueueStats(
+        self, request: generation_pb2.GetQueueStatsRequest, context: Context
+    ) -> generation_pb2.GetQueueStatsResponse:
+        """See generation.proto."""
+        return proto_from_queue_stats(await self._stats.recent())
+
 
 def draft_from_proto(request: generation_pb2.EnqueueRequest) -> Draft:
     """The job that is asked for. Raises `WrongRequest`, saying what is wrong where."""
@@ -252,6 +270,21 @@ def proto_from_news(news: News[Summary]) -> generation_pb2.JobChanges:
         jobs=map(proto_from_summary, news.items),
         cursor=news.cursor,
     )
+
+
+def proto_from_queue_stats(stats: QueueStats) -> generation_pb2.GetQueueStatsResponse:
+    """The numbers of the whole queue, as a message."""
+    message = generation_pb2.GetQueueStatsResponse(
+        claimable_pending=stats.claimable_pending,
+        delayed_pending=stats.delayed_pending,
+        running_active=stats.running_active,
+        expired_running=stats.expired_running,
+        delivering=stats.delivering,
+        workers=stats.workers,
+    )
+    if stats.oldest_wait is not None:
+        message.oldest_wait.FromTimedelta(stats.oldest_wait)
+    return message
 
 
 def proto_from_claimed_job(job: ClaimedJob) -> generation_pb2.ClaimedJob:

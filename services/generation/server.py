@@ -2,30 +2,38 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
+from externalscaler.externalscaler_pb2_grpc import add_ExternalScalerServicer_to_server
 from gesso.generation.v1 import generation_pb2
 from gesso.generation.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_server
 from gesso.wallet.v1 import wallet_pb2
 from gesso.wallet.v1.wallet_pb2_grpc import add_WalletServiceServicer_to_server
 
 from servicekit import client, postgres, server
+from servicekit.background import background
 from servicekit.telemetry import Metrics
 from servicekit.watches import Watches, watching
 from services.generation.canvases import Canvases
 from services.generation.claims import Claims
 from services.generation.deliveries_store import DeliveriesStore
 from services.generation.delivery import Deliveries, Pace, delivering
+from services.generation.gauges import Gauges
 from services.generation.leases_store import LeasesStore
 from services.generation.rpc import GenerationRpc
+from services.generation.scaler_rpc import ScalerRpc
 from services.generation.service import GenerationService
 from services.generation.settings import Settings
+from services.generation.stats import Stats
+from services.generation.stats_store import StatsStore
 from services.generation.store import QueueStore
 from services.generation.summaries_store import SummariesStore
 from services.generation.wakeups import CHANGED, Wakeups, waking
 from services.generation.wallet import WalletService
 from services.generation.wallet_rpc import WalletRpc
 from services.generation.wallet_store import WalletStore
+from services.generation.workers import Workers
+from services.generation.workers_store import WorkersStore
 
 # Looking for changes that nobody told of is so much rarer than looking for work.
 LOOK_ROUNDS = 5
@@ -62,18 +70,28 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             wakeups,
             backlog_limit=settings.backlog_limit,
         )
-        claims = Claims(store, wakeups, draining=draining, poll_seconds=settings.poll_seconds)
+        workers = Workers(WorkersStore(database))
+        stats = Stats(StatsStore(database))
+        claims = Claims(
+            store, wakeups, workers, draining=draining, poll_seconds=settings.poll_seconds
+        )
         watches = Watches(summaries, look_seconds=LOOK_ROUNDS * settings.poll_seconds)
-        generation = GenerationRpc(service, claims, watches)
+        generation = GenerationRpc(service, claims, watches, workers, stats)
         wallet = WalletRpc(WalletService(WalletStore(database)))
+        metrics = Metrics()
+        upkeep = [workers.write_forever()]
+        if settings.metrics_listen is not None:
+            upkeep.append(Gauges(metrics.registry).show_forever(stats))
         async with (
             service.settling(),
+            background(*upkeep),
             watching(
                 watches,
                 database_url=settings.database.database_url,
                 channel=CHANGED,
                 draining=draining,
             ),
+            _scaling(settings, ScalerRpc(stats, wakeups, settings, draining=draining), metrics),
             server.serving(
                 settings,
                 service="generation",
@@ -85,7 +103,22 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
                 },
                 check=database.check,
                 draining=draining,
-                metrics=Metrics(),
+                metrics=metrics,
             ) as port,
         ):
             yield port
+
+
+def _scaling(
+    settings: Settings, scaler: ScalerRpc, metrics: Metrics
+) -> AbstractAsyncContextManager[object]:
+    """Serves the scaler inside the block, if it is to be served."""
+    if settings.scaler_listen is None:
+        return nullcontext()
+    return server.serving_anyone(
+        settings.scaler_listen,
+        service="generation-scaler",
+        register=lambda grpc: add_ExternalScalerServicer_to_server(scaler, grpc),
+        drain_seconds=settings.drain_seconds,
+        metrics=metrics,
+    )

@@ -6,11 +6,27 @@ from typing import Annotated
 
 from servicekit.objects import ObjectSettings
 from servicekit.postgres import DatabaseSettings
-from servicekit.settings import ServerSettings, ServiceSettings, setting
+from servicekit.settings import (
+    ADDRESS,
+    ServerSettings,
+    ServiceSettings,
+    WrongSettings,
+    setting,
+)
+from services.generation.domain.scaling import TARGET_JOBS_PER_WORKER, Limits
 
 CanvasAddress = Annotated[
     str,
     setting("Where canvas is.", example="dns:///gesso-canvas:50051", shared=True),
+]
+
+GenerationAddress = Annotated[
+    str,
+    setting("Where generation is.", example="dns:///gesso-generation:50053", shared=True),
+]
+TargetJobsPerWorker = Annotated[
+    int,
+    setting("How many jobs one worker is meant to have.", example="2", ge=1, le=1_000),
 ]
 
 
@@ -50,6 +66,17 @@ class Settings(ServerSettings, frozen=True, kw_only=True):
             le=60,
         ),
     ] = 0.5
+    scaler_listen: Annotated[
+        str | None,
+        setting(
+            "host:port at which KEDA asks how many workers are needed, without a token; not "
+            "served if not set.",
+            example="0.0.0.0:50063",
+            pattern=ADDRESS,
+        ),
+    ] = None
+    # The controller's own setting: who scales by the one or the other means the same.
+    controller_target_jobs_per_worker: TargetJobsPerWorker = TARGET_JOBS_PER_WORKER
 
 
 class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
@@ -57,10 +84,7 @@ class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
 
     objects: ObjectSettings
     canvas_address: CanvasAddress
-    generation_address: Annotated[
-        str,
-        setting("Where generation is.", example="dns:///gesso-generation:50053", shared=True),
-    ]
+    generation_address: GenerationAddress
     id: Annotated[
         str | None,
         setting(
@@ -107,3 +131,70 @@ class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
     def worker_id(self) -> str:
         """What the worker is called."""
         return self.id or f"{socket.gethostname()}-{os.getpid()}"
+
+
+class ControllerSettings(ServiceSettings, frozen=True, kw_only=True):
+    """The settings of the controller."""
+
+    generation_address: GenerationAddress
+    min_workers: Annotated[
+        int, setting("At least so many workers run.", example="1", ge=1, le=1_000)
+    ] = 1
+    max_workers: Annotated[
+        int, setting("At most so many workers run.", example="8", ge=1, le=1_000)
+    ] = 8
+    target_jobs_per_worker: TargetJobsPerWorker = TARGET_JOBS_PER_WORKER
+    poll_interval_ms: Annotated[
+        int,
+        setting(
+            "How often the queue is looked at, in milliseconds.",
+            example="10000",
+            ge=10,
+            le=3_600_000,
+        ),
+    ] = 10_000
+    scale_down_idle_rounds: Annotated[
+        int,
+        setting(
+            "After so many looks in a row at a queue without work, one worker is stopped at each.",
+            example="6",
+            ge=1,
+            le=100_000,
+        ),
+    ] = 6
+    service_template: Annotated[
+        str,
+        setting(
+            "The systemd unit of a worker, `{}` its number.",
+            example="gesso-generation-worker@{}.service",
+            pattern=r"^[A-Za-z0-9:_.\-]+@\{\}\.service$",
+        ),
+    ] = "gesso-generation-worker@{}.service"
+    dry_run: Annotated[
+        bool,
+        setting("Whether workers are not started and stopped, but only logged.", example="true"),
+    ] = False
+    supervisor: Annotated[
+        str | None,
+        setting(
+            "The socket of a `gesso up`, which says so itself and runs the workers then; systemd "
+            "runs them if not set.",
+            example="/run/gesso/control",
+            pattern="^/",
+        ),
+    ] = None
+
+    def limits(self) -> Limits:
+        """How many workers there may be. Raises `WrongSettings` if there is no such number."""
+        if self.min_workers > self.max_workers:
+            line = (
+                f"GESSO_GENERATION_CONTROLLER_MIN_WORKERS: {self.min_workers} is more than "
+                f"GESSO_GENERATION_CONTROLLER_MAX_WORKERS, {self.max_workers}"
+            )
+            raise WrongSettings([line])
+        return Limits(
+            min_workers=self.min_workers,
+            max_workers=self.max_workers,
+            jobs_per_worker=self.target_jobs_per_worker,
+            idle_rounds=self.scale_down_idle_rounds,
+        )

@@ -66,6 +66,8 @@ class Wakeups:
     def __init__(self) -> None:
         self.pending = Waiters()
         self.deliveries = Waiters()
+        # Those who only want to know: they take no wake-up from a claim.
+        self.arrivals = Waiters()
         self._name = secrets.token_hex(8)
         self._came = 0
         self._changed: dict[str, str] = {}
@@ -74,6 +76,7 @@ class Wakeups:
     def job_came(self) -> None:
         """A job can be claimed."""
         self.pending.wake()
+        self.arrivals.wake_all()
         self._came += 1
         self._news.set()
 
@@ -87,6 +90,7 @@ class Wakeups:
         name, _, count = payload.partition(" ")
         if name != self._name:
             self.pending.wake(int(count))
+            self.arrivals.wake_all()
 
     async def notify_forever(self, database: Database) -> None:
         """Tells the other processes. What is lost here is found by those who look now and then."""

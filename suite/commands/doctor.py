@@ -153,9 +153,9 @@ def _suite(port: int) -> Finding:
         return Finding(
             f"the suite on port {port} does not answer", "Read: gesso logs gateway; or name --port"
         )
-    wrong = sorted(name for name, result in checks.items() if result != "ok")
+    wrong = sorted(f"{name}: {result}" for name, result in checks.items() if result != "ok")
     if wrong:
-        return Finding(f"the suite runs without {', '.join(wrong)}", "Read: gesso logs")
+        return Finding(f"not all of the suite works. {' '.join(wrong)}", "Read: gesso logs")
     return Finding("the suite runs, every service and store answers")
 
 

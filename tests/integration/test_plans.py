@@ -11,7 +11,14 @@ from gateway import accounts_store
 from servicekit.postgres import PLANNING
 from services.canvas import assets_store
 from services.canvas import store as canvas_store
-from services.generation import deliveries_store, leases_store, summaries_store, wallet_store
+from services.generation import (
+    deliveries_store,
+    leases_store,
+    stats_store,
+    summaries_store,
+    wallet_store,
+    workers_store,
+)
 from services.generation import store as generation_store
 from services.tasks import store as tasks_store
 from services.tasks import work_store
@@ -31,6 +38,8 @@ MODULES = (
     deliveries_store,
     summaries_store,
     wallet_store,
+    stats_store,
+    workers_store,
 )
 STATEMENTS = {
     f"{module.__name__}.{name}": text

@@ -122,6 +122,11 @@ class House:
         """A worker's side of the queue, with an id of its own."""
         return Hand(self.generation, f"hand-{secrets.token_hex(4)}")
 
+    async def stats(self) -> pb.GetQueueStatsResponse:
+        """The numbers of the whole queue."""
+        stub = GenerationServiceStub(self.generation.channel)
+        return await self.generation.call(stub.GetQueueStats, pb.GetQueueStatsRequest(), Behalf())
+
     async def execute(self, statement: str, *arguments: Any) -> None:
         """Changes what is stored behind the service's back, to move time."""
         connection = await asyncpg.connect(self.database_url)

@@ -1083,3 +1083,68 @@ class JobChanges(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cursor) -> _WhichOneofReturnType__cursor | None: ...
 
 Global___JobChanges: _TypeAlias = JobChanges  # noqa: Y015
+
+@_typing.final
+class GetQueueStatsRequest(_message.Message):
+    """Asks for the numbers of the whole queue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetQueueStatsRequest: _TypeAlias = GetQueueStatsRequest  # noqa: Y015
+
+@_typing.final
+class GetQueueStatsResponse(_message.Message):
+    """The numbers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLAIMABLE_PENDING_FIELD_NUMBER: _builtins.int
+    DELAYED_PENDING_FIELD_NUMBER: _builtins.int
+    RUNNING_ACTIVE_FIELD_NUMBER: _builtins.int
+    EXPIRED_RUNNING_FIELD_NUMBER: _builtins.int
+    DELIVERING_FIELD_NUMBER: _builtins.int
+    OLDEST_WAIT_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
+    claimable_pending: _builtins.int
+    """Waiting, and can be claimed."""
+    delayed_pending: _builtins.int
+    """Waiting for their next attempt."""
+    running_active: _builtins.int
+    """With a worker that lives."""
+    expired_running: _builtins.int
+    """With a worker whose lease is over: can be claimed."""
+    delivering: _builtins.int
+    """Results and failures on the way to their canvases."""
+    workers: _builtins.int
+    """Workers that claimed, waited for work, or renewed a lease in the last minute."""
+    @_builtins.property
+    def oldest_wait(self) -> _duration_pb2.Duration:
+        """How long the oldest claimable job has waited; absent if there is none."""
+
+    def __init__(
+        self,
+        *,
+        claimable_pending: _builtins.int = ...,
+        delayed_pending: _builtins.int = ...,
+        running_active: _builtins.int = ...,
+        expired_running: _builtins.int = ...,
+        delivering: _builtins.int = ...,
+        oldest_wait: _duration_pb2.Duration | None = ...,
+        workers: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_wait", b"oldest_wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claimable_pending", b"claimable_pending", "delayed_pending", b"delayed_pending", "delivering", b"delivering", "expired_running", b"expired_running", "oldest_wait", b"oldest_wait", "running_active", b"running_active", "workers", b"workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetQueueStatsResponse: _TypeAlias = GetQueueStatsResponse  # noqa: Y015

@@ -86,6 +86,11 @@ class GenerationServiceStub:
                 request_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.WatchJobsRequest.SerializeToString,
                 response_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.WatchJobsResponse.FromString,
                 _registered_method=True)
+        self.GetQueueStats = channel.unary_unary(
+                '/gesso.generation.v1.GenerationService/GetQueueStats',
+                request_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetQueueStatsRequest.SerializeToString,
+                response_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetQueueStatsResponse.FromString,
+                _registered_method=True)
 
 
 class GenerationServiceServicer:
@@ -185,6 +190,14 @@ class GenerationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetQueueStats(self, request, context):
+        """Counts the jobs of all accounts and the workers, for those who scale and watch the queue. Acts
+        for no account. An answer is up to a second old.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GenerationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -237,6 +250,11 @@ def add_GenerationServiceServicer_to_server(servicer, server):
                     servicer.WatchJobs,
                     request_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.WatchJobsRequest.FromString,
                     response_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.WatchJobsResponse.SerializeToString,
+            ),
+            'GetQueueStats': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetQueueStats,
+                    request_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetQueueStatsRequest.FromString,
+                    response_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetQueueStatsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -511,6 +529,33 @@ class GenerationService:
             '/gesso.generation.v1.GenerationService/WatchJobs',
             gesso_dot_generation_dot_v1_dot_generation__pb2.WatchJobsRequest.SerializeToString,
             gesso_dot_generation_dot_v1_dot_generation__pb2.WatchJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetQueueStats(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gesso.generation.v1.GenerationService/GetQueueStats',
+            gesso_dot_generation_dot_v1_dot_generation__pb2.GetQueueStatsRequest.SerializeToString,
+            gesso_dot_generation_dot_v1_dot_generation__pb2.GetQueueStatsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -91,6 +91,10 @@ class GenerationServiceStub:
     behind: watch again from the last cursor of each reader.
     INVALID_ARGUMENT: a cursor that is not ours, a reader 0, no account, or more than 1,000 of either.
     """
+    GetQueueStats: _grpc.UnaryUnaryMultiCallable[_generation_pb2.GetQueueStatsRequest, _generation_pb2.GetQueueStatsResponse]
+    """Counts the jobs of all accounts and the workers, for those who scale and watch the queue. Acts
+    for no account. An answer is up to a second old.
+    """
 
 @_typing.type_check_only
 class GenerationServiceAsyncStub(GenerationServiceStub):
@@ -149,6 +153,10 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
     a state may come again. Ends with UNAVAILABLE when the server moves or the stream is far
     behind: watch again from the last cursor of each reader.
     INVALID_ARGUMENT: a cursor that is not ours, a reader 0, no account, or more than 1,000 of either.
+    """
+    GetQueueStats: _aio.UnaryUnaryMultiCallable[_generation_pb2.GetQueueStatsRequest, _generation_pb2.GetQueueStatsResponse]  # type: ignore[assignment]
+    """Counts the jobs of all accounts and the workers, for those who scale and watch the queue. Acts
+    for no account. An answer is up to a second old.
     """
 
 class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -265,6 +273,16 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         a state may come again. Ends with UNAVAILABLE when the server moves or the stream is far
         behind: watch again from the last cursor of each reader.
         INVALID_ARGUMENT: a cursor that is not ours, a reader 0, no account, or more than 1,000 of either.
+        """
+
+    @_abc_1.abstractmethod
+    def GetQueueStats(
+        self,
+        request: _generation_pb2.GetQueueStatsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_generation_pb2.GetQueueStatsResponse, _abc.Awaitable[_generation_pb2.GetQueueStatsResponse]]:
+        """Counts the jobs of all accounts and the workers, for those who scale and watch the queue. Acts
+        for no account. An answer is up to a second old.
         """
 
 def add_GenerationServiceServicer_to_server(servicer: GenerationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
