@@ -45,10 +45,9 @@ def gesso() -> None:
 @_data_dir
 @click.option(
     "--workers",
-    type=click.IntRange(1, 64),
-    default=1,
-    show_default=True,
-    help="Worker processes of each kind.",
+    type=click.IntRange(0, 64),
+    help="So many worker processes of each kind, always; without it one for texts, and for "
+    "pictures as many as there is work, which the controller starts and stops.",
 )
 @click.option(
     "--gateways",
@@ -70,7 +69,7 @@ def up(
     *,
     port: int,
     data_dir: Path,
-    workers: int,
+    workers: int | None,
     gateways: int,
     presences: int,
     open_browser: bool,
@@ -206,7 +205,7 @@ def settings() -> None:
 
 
 def _add_role(kind: RoleKind) -> None:
-    """`gesso SERVICE serve|worker`: one process, as Kubernetes runs it."""
+    """`gesso SERVICE serve|worker|controller`: one process, as Kubernetes runs it."""
     name = kind.module.removeprefix("services.")
     group = gesso.commands.get(name)
     if group is None:

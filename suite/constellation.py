@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servicekit.settings import WrongSettings, load
+from services.generation.settings import ControllerSettings
 from suite import roles
 from suite.roles import RoleKind
 from suite.supervisor import Role
@@ -19,11 +20,15 @@ _SERVERS = (roles.CANVAS, roles.TASKS, roles.GENERATION, roles.PRESENCE)
 
 @dataclass(frozen=True)
 class Wanted:
-    """What was asked for."""
+    """What was asked for.
+
+    So many `workers` of each kind; None is one for texts, and for pictures as many as there is
+    work.
+    """
 
     data_folder: Path
     port: int
-    workers: int
+    workers: int | None
     gateways: int
     presences: int
 
@@ -38,9 +43,16 @@ class Stores:
 
 @dataclass(frozen=True)
 class Constellation:
-    """The processes, in the order in which they start; the gateways come last."""
+    """The processes, in the order in which they start; the gateways come last.
+
+    The first `workers_at_once` of the `workers` start with the suite, the others as the
+    controllers have them started.
+    """
 
     services: list[Role]
+    workers: list[Role]
+    workers_at_once: int
+    controllers: list[Role]
     gateways: list[Role]
 
     @property
@@ -49,9 +61,12 @@ class Constellation:
         return f"http://{self.gateways[0].address}"
 
 
-def constellation(wanted: Wanted, stores: Stores, environ: Mapping[str, str]) -> Constellation:
+def constellation(
+    wanted: Wanted, stores: Stores, environ: Mapping[str, str], *, control: Path
+) -> Constellation:
     """The suite as it was asked for.
 
+    `control` is the socket by which the controllers have workers started and stopped.
     Raises `WrongSettings` for settings in `environ` that one of the processes could not start
     with.
     """
@@ -73,11 +88,7 @@ def constellation(wanted: Wanted, stores: Stores, environ: Mapping[str, str]) ->
         for kind in _SERVERS
         for number, port in enumerate(ports[kind], start=1)
     ]
-    workers = [
-        _role(kind, f"{kind.name}-{number}", None, shared)
-        for kind in (roles.TASKS_WORKER, roles.GENERATION_WORKER)
-        for number in range(1, wanted.workers + 1)
-    ]
+    scaling = _scaling(wanted, shared, control)
     shared.setdefault("GESSO_GATEWAY_ALLOWED_ORIGINS", ",".join(_origins(gateway_ports)))
     gateways = [
         _role(
@@ -88,7 +99,42 @@ def constellation(wanted: Wanted, stores: Stores, environ: Mapping[str, str]) ->
         )
         for number, port in enumerate(gateway_ports, start=1)
     ]
-    return Constellation(services=[*servers, *workers], gateways=gateways)
+    return Constellation(
+        services=[
+            *servers,
+            *_workers(roles.TASKS_WORKER, 1 if wanted.workers is None else wanted.workers, shared),
+        ],
+        workers=scaling.workers,
+        workers_at_once=scaling.at_once,
+        controllers=scaling.controllers,
+        gateways=gateways,
+    )
+
+
+@dataclass(frozen=True)
+class _Scaling:
+    workers: list[Role]
+    at_once: int
+    controllers: list[Role]
+
+
+def _scaling(wanted: Wanted, shared: Mapping[str, str], control: Path) -> _Scaling:
+    """The workers of generation, and who starts and stops them: nobody if their number is said."""
+    if wanted.workers is not None:
+        workers = _workers(roles.GENERATION_WORKER, wanted.workers, shared)
+        return _Scaling(workers, at_once=wanted.workers, controllers=[])
+    kind = roles.GENERATION_CONTROLLER
+    environment = {**shared, "GESSO_GENERATION_CONTROLLER_SUPERVISOR": str(control)}
+    limits = load(ControllerSettings, kind.name, environment).limits()
+    return _Scaling(
+        workers=_workers(roles.GENERATION_WORKER, limits.max_workers, shared),
+        at_once=limits.min_workers,
+        controllers=[_role(kind, kind.name, None, environment)],
+    )
+
+
+def _workers(kind: RoleKind, count: int, shared: Mapping[str, str]) -> list[Role]:
+    return [_role(kind, f"{kind.name}-{number}", None, shared) for number in range(1, count + 1)]
 
 
 def why(error: OSError) -> str:
@@ -118,12 +164,13 @@ def _role(kind: RoleKind, name: str, port: int | None, shared: Mapping[str, str]
     prefix = f"GESSO_{kind.name.replace('-', '_').upper()}"
     if port is not None:
         environment[f"{prefix}_LISTEN"] = f"{HOST}:{port}"
-    load(kind.settings(), kind.name, environment)
+    settings = load(kind.settings(), kind.name, environment)
     return Role(
         name=name,
         command=kind.command(),
         address=f"{HOST}:{port}" if port is not None else "",
         environment=environment,
+        drain_seconds=settings.drain_seconds,
     )
 
 

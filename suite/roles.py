@@ -33,7 +33,19 @@ TASKS = RoleKind("tasks", "services.tasks")
 TASKS_WORKER = RoleKind("tasks-worker", "services.tasks", "worker", "WorkerSettings")
 GENERATION = RoleKind("generation", "services.generation")
 GENERATION_WORKER = RoleKind("generation-worker", "services.generation", "worker", "WorkerSettings")
+GENERATION_CONTROLLER = RoleKind(
+    "generation-controller", "services.generation", "controller", "ControllerSettings"
+)
 PRESENCE = RoleKind("presence", "services.presence")
 GATEWAY = RoleKind("gateway", "gateway")
 
-KINDS = (CANVAS, TASKS, TASKS_WORKER, GENERATION, GENERATION_WORKER, PRESENCE, GATEWAY)
+KINDS = (
+    CANVAS,
+    TASKS,
+    TASKS_WORKER,
+    GENERATION,
+    GENERATION_WORKER,
+    GENERATION_CONTROLLER,
+    PRESENCE,
+    GATEWAY,
+)

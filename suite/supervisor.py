@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -41,7 +42,8 @@ class Role:
     """One process to keep running.
 
     `ready` asks whether it is; without it the process says so itself (sd_notify). One that is not
-    within `ready_seconds` is killed and started again.
+    within `ready_seconds` is killed and started again. Told to stop, it has `drain_seconds` for
+    what is in flight, and some more for the rest, before it is killed.
     """
 
     name: str
@@ -52,6 +54,64 @@ class Role:
     ready_seconds: float = 30.0
     user: str | None = None
     stop_signal: signal.Signals = signal.SIGTERM
+    drain_seconds: float = 0.0
+
+
+class Offered:
+    """Processes that are started and stopped by name, and kept running in between."""
+
+    def __init__(
+        self, roles: Sequence[Role], made: Callable[[Role], "_Kept"], *, at_once: int
+    ) -> None:
+        self._roles = {role.name: role for role in roles}
+        self._made = made
+        self._kept: dict[str, _Kept] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        for role in roles[:at_once]:
+            self.start(role.name)
+        # Waits until those are ready, or raises `DoesNotStart`.
+        self.ready = partial(_all_ready, list(self._kept.values()), list(self._tasks.values()))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._roles
+
+    def state(self, name: str) -> str:
+        """`active`, `deactivating` while it ends, or `inactive`."""
+        kept = self._kept.get(name)
+        if kept is None:
+            return "inactive"
+        return "deactivating" if kept.is_stopping else "active"
+
+    def start(self, name: str) -> None:
+        """Keeps a process running from now on. One that is ending is not started anew."""
+        if name in self._kept:
+            return
+        kept = self._kept[name] = self._made(self._roles[name])
+        task = self._tasks[name] = asyncio.create_task(kept.keep())
+        task.add_done_callback(lambda _: self._ended(name))
+
+    def stop(self, name: str) -> None:
+        """Has a process end, if it runs."""
+        if name in self._kept:
+            self._kept[name].stop()
+
+    async def ended(self) -> None:
+        """Has all of them end, and waits for it."""
+        for kept in self._kept.values():
+            kept.stop()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def states(self) -> list[ProcessState]:
+        """What runs now, in the order of the roles."""
+        return [self._kept[name].state() for name in self._roles if name in self._kept]
+
+    def _ended(self, name: str) -> None:
+        # One that does not start said so in its log, and can be started again.
+        with suppress(DoesNotStart):
+            self._tasks.pop(name).result()
+        kept = self._kept.pop(name)
+        kept.close()
+        kept.changed()
 
 
 class Supervisor:
@@ -60,7 +120,7 @@ class Supervisor:
     def __init__(self, state: StateFile, logs: Path) -> None:
         self._state = state
         self._logs = logs
-        self._kept: list[_Kept] = []
+        self._groups: list[Callable[[], list[ProcessState]]] = []
         self._sockets = tempfile.TemporaryDirectory(prefix="gesso-")
 
     @asynccontextmanager
@@ -69,12 +129,18 @@ class Supervisor:
 
         Raises `DoesNotStart` if one cannot be started. Leaving the block stops them, all at once.
         """
-        kept = [_Kept(role, self._logs, Path(self._sockets.name), self._changed) for role in roles]
-        self._kept += kept
+        async with self.starting(roles) as ready:
+            await ready()
+            yield
+
+    @asynccontextmanager
+    async def starting(self, roles: Sequence[Role]) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """Keeps processes running inside the block, and yields what waits until all are ready."""
+        kept = [self._made(role) for role in roles]
+        self._groups.append(lambda: [each.state() for each in kept])
         tasks = [asyncio.create_task(each.keep()) for each in kept]
         try:
-            await _all_ready(kept, tasks)
-            yield
+            yield partial(_all_ready, kept, tasks)
         finally:
             for each in kept:
                 each.stop()
@@ -82,15 +148,35 @@ class Supervisor:
             for each in kept:
                 each.close()
 
+    @asynccontextmanager
+    async def offering(self, roles: Sequence[Role], *, at_once: int) -> AsyncIterator[Offered]:
+        """Has processes that are started and stopped inside the block; the first ones `at_once`.
+
+        Leaving the block stops those that run, all at once.
+        """
+        offered = Offered(roles, self._made, at_once=at_once)
+        self._groups.append(offered.states)
+        try:
+            yield offered
+        finally:
+            await offered.ended()
+
+    def control(self) -> Path:
+        """Where a socket can be by which others start and stop processes."""
+        return Path(self._sockets.name) / "control"
+
     def processes(self) -> list[ProcessState]:
         """What runs now."""
-        return [each.state() for each in self._kept]
+        return [state for states in self._groups for state in states()]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
         self._sockets.cleanup()
+
+    def _made(self, role: Role) -> "_Kept":
+        return _Kept(role, self._logs, Path(self._sockets.name), self._changed)
 
     def _changed(self) -> None:
         self._state.write(self.processes())
@@ -118,7 +204,7 @@ class _Kept:
         self._role = role
         self._log = _LogFile(role.name, logs)
         self._socket = sockets / f"{role.name}.socket"
-        self._changed = changed
+        self.changed = changed
         self._process: asyncio.subprocess.Process | None = None
         self._state = "starting"
         self._restarts = 0
@@ -132,6 +218,11 @@ class _Kept:
             state=self._state,
             restarts=self._restarts,
         )
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it is to end."""
+        return self._stopping.is_set()
 
     def close(self) -> None:
         self._log.close()
@@ -207,7 +298,7 @@ class _Kept:
         await self._stopping.wait()
         with suppress(ProcessLookupError):
             process.send_signal(self._role.stop_signal)
-            await asyncio.sleep(KILL_AFTER_SECONDS)
+            await asyncio.sleep(self._role.drain_seconds + KILL_AFTER_SECONDS)
             self._log.line(f"{self._role.name} did not end in time and is killed")
             process.kill()
 
@@ -228,7 +319,7 @@ class _Kept:
 
     def _enter(self, state: str) -> None:
         self._state = state
-        self._changed()
+        self.changed()
 
 
 class _LogFile:

@@ -1,5 +1,6 @@
 """Brings the whole suite up on one machine, and down again."""
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -12,6 +13,7 @@ from servicekit.migrations import migrate
 from servicekit.settings import WrongSettings
 from suite import postgres, valkey
 from suite.constellation import HOST, Stores, Wanted, check_port, constellation, free_port, why
+from suite.control import controlled
 from suite.postgres import NoDatabase
 from suite.schemas import SCHEMAS
 from suite.state import AlreadyRunning, ProcessState, StateFile
@@ -69,15 +71,22 @@ async def _running(
     progress: Callable[[str], None],
 ) -> AsyncIterator[Running]:
     kept, stores = _stores(wanted.data_folder, environ)
-    suite = constellation(wanted, stores, environ)
     with Supervisor(state, wanted.data_folder / "logs") as supervisor:
+        suite = constellation(wanted, stores, environ, control=supervisor.control())
         async with AsyncExitStack() as stack:
             progress("stores")
             await stack.enter_async_context(supervisor.keeping(kept))
             progress("migrations")
             await migrate(stores.database_url, SCHEMAS)
             progress("services")
-            await stack.enter_async_context(supervisor.keeping(suite.services))
+            # All at once; they end one after another, first those that need the others.
+            services = await stack.enter_async_context(supervisor.starting(suite.services))
+            workers = await stack.enter_async_context(
+                supervisor.offering(suite.workers, at_once=suite.workers_at_once)
+            )
+            await stack.enter_async_context(controlled(workers, supervisor.control()))
+            controllers = await stack.enter_async_context(supervisor.starting(suite.controllers))
+            await asyncio.gather(services(), workers.ready(), controllers())
             progress("gateway")
             await stack.enter_async_context(supervisor.keeping(suite.gateways))
             yield Running(suite.url, supervisor)

@@ -1,12 +1,12 @@
-"""The processes of the generation service: the server and its workers."""
+"""The processes of the generation service: the server, its workers, and who has them run."""
 
 import sys
 from functools import partial
 
 from servicekit.process import chosen, run
+from services.generation import controller, worker
 from services.generation.server import serving
-from services.generation.settings import Settings, WorkerSettings
-from services.generation.worker import running
+from services.generation.settings import ControllerSettings, Settings, WorkerSettings
 
 if __name__ == "__main__":
     sys.exit(
@@ -14,6 +14,9 @@ if __name__ == "__main__":
             "services.generation",
             sys.argv[1:],
             serve=partial(run, "generation", Settings, serving),
-            worker=partial(run, "generation-worker", WorkerSettings, running),
+            worker=partial(run, "generation-worker", WorkerSettings, worker.running),
+            controller=partial(
+                run, "generation-controller", ControllerSettings, controller.running
+            ),
         )
     )

@@ -110,10 +110,10 @@ def _postgres_programs() -> Finding:
 
 def _settings(data_folder: Path, port: int) -> Finding:
     nowhere = Stores(database_url="postgresql://nowhere", redis_url="redis://nowhere")
-    wanted = Wanted(data_folder, port=port, workers=1, gateways=1, presences=1)
+    wanted = Wanted(data_folder, port=port, workers=None, gateways=1, presences=1)
     environ = {"GESSO_INTERNAL_TOKENS": "looked-at-and-forgotten", **os.environ}
     try:
-        constellation(wanted, nowhere, environ)
+        constellation(wanted, nowhere, environ, control=data_folder / "control")
     except WrongSettings as error:
         return Finding("some settings are wrong", "\n     ".join(error.lines))
     return Finding("every setting can be used")

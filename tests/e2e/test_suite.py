@@ -71,6 +71,7 @@ def test_ps_names_every_process_and_its_memory(up: Up) -> None:
         "presence",
         "tasks-worker-1",
         "generation-worker-1",
+        "generation-controller",
         "gateway",
     ]
     assert all(process["state"] == "running" for process in found)
@@ -100,6 +101,8 @@ def test_metrics_are_served_on_their_own_port(up: Up) -> None:
 
 def test_doctor_and_logs_look_at_what_runs(up: Up) -> None:
     port = up.url.rpartition(":")[2]
+    # Whatever an earlier test has killed is back.
+    until(up.is_well)
     doctor = gesso("doctor", "--data-dir", str(up.data), "--port", port)
     logs = gesso("logs", "gateway", "canvas", "--data-dir", str(up.data))
     nobody = gesso("logs", "nobody", "--data-dir", str(up.data))
@@ -146,6 +149,7 @@ def test_whatever_is_killed_is_back_and_nothing_is_lost(up: Up) -> None:
         ([], {"GESSO_DATABASE_URL": "nonsense"}, "GESSO_DATABASE_URL"),
         ([], {"GESSO_DATABASE_URL": "postgresql://127.0.0.1:9/x"}, "does not answer"),
         (["--workers", "many"], {}, "many"),
+        ([], {"GESSO_GENERATION_CONTROLLER_MIN_WORKERS": "9"}, "is more than"),
     ],
 )
 def test_what_cannot_start_says_why_in_one_line(

@@ -47,7 +47,7 @@ def test_the_internal_token_is_whole_and_stays(tmp_path: Path) -> None:
     tokens = {
         role.environment["GESSO_INTERNAL_TOKENS"]
         for _ in range(2)
-        for role in constellation(wanted, stores, {}).services
+        for role in constellation(wanted, stores, {}, control=tmp_path / "control").services
     }
 
     (token,) = tokens

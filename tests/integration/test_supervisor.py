@@ -13,15 +13,9 @@ import psutil
 import pytest
 
 from suite.state import AlreadyRunning, ProcessState, StateFile
-from suite.supervisor import DoesNotStart, Role, Supervisor
+from suite.supervisor import DoesNotStart, Supervisor
+from tests.support.processes import READY, WAITS, role
 
-READY = """
-import os, socket
-with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as word:
-    word.connect(os.environ["NOTIFY_SOCKET"])
-    word.send(b"READY=1")
-"""
-WAITS = READY + "import signal; signal.pause()"
 STUBBORN = f"""
 import signal
 signal.signal(signal.SIGTERM, lambda *_: print("not yet", flush=True))
@@ -29,10 +23,6 @@ signal.signal(signal.SIGTERM, lambda *_: print("not yet", flush=True))
 while True:
     signal.pause()
 """
-
-
-def role(name: str, script: str) -> Role:
-    return Role(name=name, command=[sys.executable, "-c", script], address="", environment={})
 
 
 @pytest.fixture
