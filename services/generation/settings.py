@@ -167,7 +167,7 @@ class ControllerSettings(ServiceSettings, frozen=True, kw_only=True):
         setting(
             "The systemd unit of a worker, `{}` its number.",
             example="gesso-generation-worker@{}.service",
-            pattern=r"^[A-Za-z0-9:_.\-]+@\{\}\.service$",
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9:_.\-]*@\{\}\.service$",
         ),
     ] = "gesso-generation-worker@{}.service"
     dry_run: Annotated[
@@ -184,14 +184,17 @@ class ControllerSettings(ServiceSettings, frozen=True, kw_only=True):
         ),
     ] = None
 
-    def limits(self) -> Limits:
-        """How many workers there may be. Raises `WrongSettings` if there is no such number."""
+    def __post_init__(self) -> None:
         if self.min_workers > self.max_workers:
             line = (
                 f"GESSO_GENERATION_CONTROLLER_MIN_WORKERS: {self.min_workers} is more than "
-                f"GESSO_GENERATION_CONTROLLER_MAX_WORKERS, {self.max_workers}"
+                f"GESSO_GENERATION_CONTROLLER_MAX_WORKERS, which is {self.max_workers}. "
+                f"Example: {self.max_workers}"
             )
             raise WrongSettings([line])
+
+    def limits(self) -> Limits:
+        """How many workers there may be, and how much each takes."""
         return Limits(
             min_workers=self.min_workers,
             max_workers=self.max_workers,

@@ -11,7 +11,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from servicekit.errors import Unavailable
-from servicekit.settings import WrongSettings
 from services.generation import controller
 from services.generation.controller import Controller
 from services.generation.domain.scaling import Limits, QueueStats
@@ -363,10 +362,3 @@ async def test_the_process_looks_at_the_queue_itself_and_leaves_the_workers(
         await until(lambda: len(supervisor.processes()) == 3)
 
     assert await instances.active() == {1, 2, 3}
-
-
-async def test_a_minimum_above_the_maximum_is_told_in_one_line() -> None:
-    """GN43"""
-    with pytest.raises(WrongSettings, match=r"MIN_WORKERS: 4 is more than GESSO_.*_WORKERS, 3"):
-        async with controller.running(settings(min_workers=4)):
-            pass

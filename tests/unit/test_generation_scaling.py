@@ -4,16 +4,27 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from externalscaler.externalscaler_pb2 import ScaledObjectRef
 from hypothesis import given
 from hypothesis import strategies as st
 
 from servicekit.errors import Unavailable
+from servicekit.settings import load
 from services.generation import stats as stats_module
 from services.generation.domain.scaling import Decision, Limits, QueueStats, decided, target
+from services.generation.scaler_rpc import ScalerRpc
+from services.generation.settings import Settings
 from services.generation.stats import Stats
+from services.generation.wakeups import Wakeups
 
 LIMITS = Limits(min_workers=1, max_workers=8, jobs_per_worker=2, idle_rounds=6)
 IDLE = QueueStats()
+ENVIRONMENT = {
+    "GESSO_INTERNAL_TOKENS": "a-token-of-the-tests",
+    "GESSO_DATABASE_URL": "postgresql://nowhere/gesso",
+    "GESSO_CANVAS_ADDRESS": "canvas:50051",
+    "GESSO_GENERATION_LISTEN": "127.0.0.1:0",
+}
 
 
 @pytest.mark.parametrize(
@@ -146,3 +157,34 @@ async def test_numbers_that_cannot_be_read_are_not_told() -> None:
     store.failure = None
 
     assert (await stats.recent()).workers == 2
+
+
+async def test_a_stream_of_keda_says_nothing_while_the_database_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """GN42"""
+    store = Counting()
+    store.let.set()
+    store.failure = Unavailable("The database does not answer.")
+    draining = asyncio.Event()
+    scaler = ScalerRpc(
+        Stats(store),  # type: ignore[arg-type]
+        Wakeups(),
+        load(Settings, "generation", ENVIRONMENT),
+        draining=draining,
+    )
+    monkeypatch.setattr("services.generation.scaler_rpc.LOOK_SECONDS", 0.001)
+    stream = scaler.StreamIsActive(ScaledObjectRef(), None)  # type: ignore[arg-type]
+    told = asyncio.ensure_future(anext(stream))
+    async with asyncio.timeout(15):
+        while store.begun < 3:
+            await asyncio.sleep(0)
+        is_silent = not told.done()
+        store.failure = None
+        answer = await told
+        draining.set()
+        rest = [each async for each in stream]
+
+    assert is_silent
+    assert answer.result is False
+    assert rest == []

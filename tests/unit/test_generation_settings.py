@@ -3,7 +3,7 @@
 import pytest
 
 from servicekit.settings import WrongSettings, load
-from services.generation.settings import Settings, WorkerSettings
+from services.generation.settings import ControllerSettings, Settings, WorkerSettings
 
 ENVIRONMENT = {
     "GESSO_INTERNAL_TOKENS": "a-token-of-the-tests",
@@ -43,3 +43,48 @@ def test_a_setting_that_cannot_be_is_named(name: str, value: str) -> None:
 
     (line,) = caught.value.lines
     assert line.startswith(f"GESSO_GENERATION_WORKER_{name}: ")
+
+
+CONTROLLER = "GESSO_GENERATION_CONTROLLER"
+
+
+def test_the_controller_has_the_defaults_of_the_rules() -> None:
+    """GN43 GN46"""
+    found = load(ControllerSettings, "generation-controller", ENVIRONMENT)
+
+    assert (found.min_workers, found.max_workers, found.target_jobs_per_worker) == (1, 8, 2)
+    assert (found.poll_interval_ms, found.scale_down_idle_rounds) == (10_000, 6)
+    assert found.service_template == "gesso-generation-worker@{}.service"
+    assert found.dry_run is False
+
+
+def test_the_scaler_takes_the_setting_of_the_controller() -> None:
+    """GN42"""
+    changed = {**ENVIRONMENT, f"{CONTROLLER}_TARGET_JOBS_PER_WORKER": "5"}
+
+    assert load(Settings, "generation", changed).controller_target_jobs_per_worker == 5
+    assert load(ControllerSettings, "generation-controller", changed).target_jobs_per_worker == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MIN_WORKERS", "0"),
+        ("MIN_WORKERS", "9"),
+        ("TARGET_JOBS_PER_WORKER", "0"),
+        ("POLL_INTERVAL_MS", "0"),
+        ("SCALE_DOWN_IDLE_ROUNDS", "0"),
+        ("DRY_RUN", "perhaps"),
+        ("SERVICE_TEMPLATE", "gesso-generation-worker.service"),
+        ("SERVICE_TEMPLATE", "*@{}.service"),
+        ("SERVICE_TEMPLATE", "a b@{}.service"),
+        ("SERVICE_TEMPLATE", "--force@{}.service"),
+        ("SUPERVISOR", "here"),
+    ],
+)
+def test_a_setting_of_the_controller_that_cannot_be_is_named(name: str, value: str) -> None:
+    """GN43 GN46"""
+    wrong = {**ENVIRONMENT, f"{CONTROLLER}_{name}": value}
+
+    with pytest.raises(WrongSettings, match=f"{CONTROLLER}_{name}"):
+        load(ControllerSettings, "generation-controller", wrong)
