@@ -5,8 +5,8 @@ from datetime import timedelta
 from servicekit.postgres import Database
 from services.generation.domain.scaling import QueueStats
 
-# Of the indexes alone. What is delivered is found by a condition that its index does not state by
-# itself, since the one that it does would be no reason to use it.
+# Of the indexes alone. `deliver_at IS NOT NULL` is all that its index states, and would read it
+# without a condition.
 COUNT_QUEUE = """
 SELECT (SELECT count(*)
           FROM generation.job
