@@ -137,6 +137,17 @@ SELECT outcome.worker_id, asked.job_id, outcome.lease_token, outcome.error IS NU
    AND outcome.job_key = ANY(ARRAY(SELECT key FROM asked))
 """
 
+# Of the leases that do not hold, those whose jobs their owners cancelled meanwhile.
+READ_CANCELLED = """
+SELECT item.worker_id, job.job_id, job.lease_token
+  FROM generation.job AS job
+  JOIN unnest($1::text[], $2::text[], $3::bigint[]) AS item (worker_id, job_id, lease_token)
+    ON item.job_id = job.job_id
+   AND item.lease_token = job.lease_token
+ WHERE job.job_id = ANY($2::text[])
+   AND job.status = ANY('{cancelled}')
+"""
+
 # The lock keeps the transitions of the job away until the summary is written.
 UPDATE_PHASE = """
 WITH held AS (
@@ -183,6 +194,11 @@ class LeasesStore:
         leases = [lease for lease, _ in renewals]
         lengths = [length for _, length in renewals]
         rows = await self._database.fetch(RENEW_LEASES, *_columns(leases), lengths)
+        return {_lease(row) for row in rows}
+
+    async def cancelled(self, leases: Sequence[Lease]) -> set[Lease]:
+        """Those of the leases that ended because the owners of their jobs cancelled them."""
+        rows = await self._database.fetch(READ_CANCELLED, *_columns(leases))
         return {_lease(row) for row in rows}
 
     async def complete(self, completions: Sequence[Completion]) -> dict[Lease, Standing]:

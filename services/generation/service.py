@@ -10,15 +10,19 @@ from services.generation.batches import Batches, settling
 from services.generation.domain.failures import (
     BacklogFull,
     InsufficientBalance,
+    JobFinishing,
     LeaseFenced,
 )
 from services.generation.domain.jobs import (
+    ENDS,
     Completion,
     Draft,
     Failing,
+    Held,
     Lease,
     Overview,
     Phase,
+    Shown,
     Status,
     Summary,
 )
@@ -85,8 +89,29 @@ class GenerationService:
         assert summary is not None
         return summary, is_repeat
 
-    async def renew(self, renewals: Sequence[Renewal]) -> list[bool]:
-        """Extends leases from now on; which of them held."""
+    async def cancel(self, account_id: str, job_id: str) -> Summary:
+        """Cancels and refunds a job, also one that is worked on (GN25); the job as it is then.
+
+        Raises `NotFound`, or `JobFinishing` if it has a result or an end already.
+        """
+        is_cancelled = await self._store.cancel(account_id, job_id)
+        summary = await self.summary(account_id, job_id)
+        if is_cancelled:
+            self._wakeups.job_changed(job_id, account_id)
+            self._wakeups.deliveries.wake()
+        elif summary.status is not Status.CANCELLED:
+            raise JobFinishing
+        return summary
+
+    async def acknowledge(self, account_id: str, job_ids: Sequence[str]) -> list[Summary]:
+        """Takes note that the ends of jobs were seen; those of the jobs that are over (GN26)."""
+        for job_id in await self._summaries.acknowledge(account_id, job_ids):
+            self._wakeups.job_changed(job_id, account_id)
+        changes = await self._summaries.newest(job_ids, [account_id])
+        return [change.item for change in changes if change.item.status in ENDS]
+
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Held]:
+        """Extends leases from now on; which of them held, and whose jobs were cancelled."""
         return await self._renewals.outcomes(renewals)
 
     async def update_phase(self, lease: Lease, phase: Phase, progress: int) -> None:
@@ -96,14 +121,14 @@ class GenerationService:
             raise LeaseFenced
         self._wakeups.job_changed(lease.job_id, account_id)
 
-    async def complete(self, completions: Sequence[Completion]) -> list[bool]:
+    async def complete(self, completions: Sequence[Completion]) -> list[Held]:
         """Ends attempts with results: the commit point (GN9); which of the leases held.
 
         A repeat of a completion that was accepted is accepted.
         """
         return await self._completions.outcomes(completions)
 
-    async def fail(self, failings: Sequence[Failing]) -> list[bool]:
+    async def fail(self, failings: Sequence[Failing]) -> list[Held]:
         """Ends attempts with errors (GN13); which of the leases held.
 
         A repeat of a failure that was accepted is accepted.
@@ -117,31 +142,32 @@ class GenerationService:
             raise NotFound("job")
         return summary
 
-    async def page(
-        self, account_id: str, statuses: Sequence[Status], before: int, limit: int
-    ) -> list[Summary]:
-        """Up to `limit` jobs with keys below `before`, newest first; of all statuses if none."""
-        return await self._summaries.page(account_id, statuses or list(Status), before, limit)
+    async def page(self, account_id: str, shown: Shown, before: int, limit: int) -> list[Summary]:
+        """Up to `limit` of the jobs to be shown with keys below `before`, newest first."""
+        return await self._summaries.page(account_id, shown, before, limit)
 
     async def overview(self, account_id: str) -> Overview:
         """How many jobs the account has under way."""
         return await self._summaries.overview(account_id)
 
-    async def _renew(self, renewals: Sequence[Renewal]) -> list[bool]:
+    async def _renew(self, renewals: Sequence[Renewal]) -> list[Held]:
+        leases = [lease for lease, _ in renewals]
         held = await self._leases.renew(sorted(renewals, key=lambda renewal: renewal[0].job_id))
-        return [lease in held for lease, _ in renewals]
+        lost = [lease for lease in leases if lease not in held]
+        cancelled = await self._leases.cancelled(lost) if lost else set()
+        return [_held(lease in held, is_cancelled=lease in cancelled) for lease in leases]
 
-    async def _complete(self, completions: Sequence[Completion]) -> list[bool]:
+    async def _complete(self, completions: Sequence[Completion]) -> list[Held]:
         leases = [completion.lease for completion in completions]
         ended = await self._leases.complete(sorted(completions, key=_by_job))
         self._wake(ended)
-        return await self._held(leases, ended, with_result=True)
+        return await self._outcomes(leases, ended, with_result=True)
 
-    async def _fail(self, failings: Sequence[Failing]) -> list[bool]:
+    async def _fail(self, failings: Sequence[Failing]) -> list[Held]:
         leases = [failing.lease for failing in failings]
         ended = await self._leases.fail(sorted(failings, key=_by_job))
         self._wake(ended)
-        return await self._held(leases, ended, with_result=False)
+        return await self._outcomes(leases, ended, with_result=False)
 
     def _wake(self, ended: dict[Lease, Standing]) -> None:
         for lease, standing in ended.items():
@@ -149,12 +175,18 @@ class GenerationService:
         if any(standing.status == "delivering" for standing in ended.values()):
             self._wakeups.deliveries.wake()
 
-    async def _held(
+    async def _outcomes(
         self, leases: Sequence[Lease], ended: dict[Lease, Standing], *, with_result: bool
-    ) -> list[bool]:
+    ) -> list[Held]:
         unsaid = [lease for lease in leases if lease not in ended]
         accepted = await self._leases.accepted(unsaid, with_result=with_result) if unsaid else set()
-        return [lease in ended or lease in accepted for lease in leases]
+        return [_held(lease in ended or lease in accepted) for lease in leases]
+
+
+def _held(is_held: bool, *, is_cancelled: bool = False) -> Held:
+    if is_held:
+        return Held.OK
+    return Held.CANCELLED if is_cancelled else Held.FENCED
 
 
 def _by_job(ending: Completion | Failing) -> str:

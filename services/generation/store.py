@@ -1,4 +1,4 @@
-"""Remembers the queue: what is asked for, and who claimed it.
+"""Remembers the queue: what is asked for, who claimed it, and what its owner took back.
 
 Every transition of a job keeps job, summary, event and ledger in one statement. Rows that belong
 to a job are found by an array or a value, never by joining alone what another part of the
@@ -21,7 +21,7 @@ from services.generation.domain.jobs import (
     Draft,
     Position,
 )
-from services.generation.wallet_store import REFUND_FAILED, locked_balance
+from services.generation.wallet_store import locked_balance, refunds
 
 GATHER = """
 SELECT (SELECT count(*)
@@ -142,7 +142,7 @@ WITH known AS (
            deliver_at  = CASE WHEN node_id IS NOT NULL THEN now() END
      WHERE key = ANY(ARRAY(SELECT key FROM expired WHERE NOT is_tried_again))
     RETURNING key, job_id, account_id, price_micros, lease_token, deliver_at
-), {REFUND_FAILED}, failed_summary AS (
+), {refunds("failed")}, failed_summary AS (
     UPDATE generation.summary AS summary
        SET status          = 'failed',
            phase           = NULL,
@@ -196,6 +196,40 @@ SELECT held.*,
   JOIN generation.payload AS payload
     ON payload.job_key = held.key
    AND payload.job_key = ANY(ARRAY(SELECT key FROM held))
+"""
+
+
+# The status is told so that no partial index answers: the job is found by its id.
+CANCEL = f"""
+WITH cancelled AS (
+    UPDATE generation.job
+       SET status      = 'cancelled',
+           worker_id   = NULL,
+           lease_until = NULL,
+           deliver_at  = CASE WHEN node_id IS NOT NULL THEN now() END
+     WHERE job_id = $2
+       AND account_id = $1
+       AND status <> ALL('{{delivering,completed,failed,cancelled}}')
+    RETURNING key, job_id, account_id, price_micros, lease_token
+), {refunds("cancelled")}, summary AS (
+    UPDATE generation.summary AS summary
+       SET status          = 'cancelled',
+           phase           = NULL,
+           refund_entry_id = refunded.entry_id,
+           ended_at        = now(),
+           updated_at      = now(),
+           changed_in      = pg_current_xact_id(),
+           ended_in        = pg_current_xact_id()
+      FROM refunded
+     WHERE summary.job_key = refunded.key
+       AND summary.job_key = ANY(ARRAY(SELECT key FROM cancelled))
+), event AS (
+    INSERT INTO generation.event (job_key, kind, lease_token)
+    SELECT key, 'cancelled', lease_token
+      FROM cancelled
+)
+SELECT key
+  FROM cancelled
 """
 
 
@@ -268,6 +302,10 @@ class QueueStore:
         async with self._database.transaction() as connection:
             balance = await locked_balance(connection, account_id)
             yield None if balance is None else LockedAccount(connection, account_id, balance)
+
+    async def cancel(self, account_id: str, job_id: str) -> bool:
+        """Cancels and refunds a job that has no result yet; whether it did."""
+        return await self._database.fetchrow(CANCEL, account_id, job_id) is not None
 
     async def claim(
         self, worker_id: str, claim_id: str, *, limit: int, lease: timedelta, since: datetime

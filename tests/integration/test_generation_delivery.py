@@ -19,9 +19,11 @@ from services.generation.canvases import Canvases, Seen
 from services.generation.claims import EVER
 from services.generation.deliveries_store import DeliveriesStore, Delivery
 from services.generation.delivery import Deliveries, Pace, delivering
+from services.generation.domain.failures import JobFinishing
 from services.generation.domain.jobs import (
     Completion,
     Failing,
+    Held,
     Lease,
     Output,
     Phase,
@@ -78,15 +80,14 @@ class Steps:
     async def committed(self) -> str:
         """A job whose result is stored and not delivered."""
         job_id = await self.enqueue()
-        assert await self.service.complete([Completion(await self.claim(), (OUTPUT,), None)]) == [
-            True
-        ]
+        ending = Completion(await self.claim(), (OUTPUT,), None)
+        assert await self.service.complete([ending]) == [Held.OK]
         return job_id
 
     async def reported(self) -> str:
         """A job whose failure is stored and not delivered."""
         job_id = await self.enqueue()
-        assert await self.service.fail([Failing(await self.claim(), "It broke.")]) == [True]
+        assert await self.service.fail([Failing(await self.claim(), "It broke.")]) == [Held.OK]
         return job_id
 
     async def take(self) -> Delivery:
@@ -240,6 +241,16 @@ async def test_a_failure_is_refunded_once_wherever_the_crash_is(steps: Steps) ->
     assert (await steps.events("failed"), await steps.balance()) == (1, 100)
 
 
+async def test_after_the_commit_point_a_job_cannot_be_taken_back(steps: Steps) -> None:
+    """GN25"""
+    for job_id in (await steps.committed(), await steps.reported()):
+        with pytest.raises(JobFinishing):
+            await steps.service.cancel(steps.account_id, job_id)
+
+        assert (await steps.job(job_id)).status == Status.RUNNING
+    assert await steps.balance() == 92
+
+
 async def test_before_the_placeholder_is_told_a_failure_is_not_refunded(steps: Steps) -> None:
     """GN13"""
     job_id = await steps.reported()
@@ -316,7 +327,7 @@ async def test_transitions_that_wait_for_one_another_keep_the_summary(steps: Ste
         await other.close()
 
     shown = await steps.job(job_id)
-    assert held == [True]
+    assert held == [Held.OK]
     assert (shown.status, shown.progress, shown.warning) == (Status.COMPLETED, 100, "Small.")
 
 

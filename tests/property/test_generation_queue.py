@@ -25,10 +25,12 @@ from servicekit.errors import Failure
 from servicekit.postgres import DatabaseSettings
 from services.generation.claims import EVER
 from services.generation.deliveries_store import DeliveriesStore
-from services.generation.domain.failures import LeaseFenced
+from services.generation.domain.failures import JobFinishing, LeaseFenced
 from services.generation.domain.jobs import (
+    ENDS,
     Completion,
     Failing,
+    Held,
     Lease,
     Output,
     Phase,
@@ -67,6 +69,8 @@ class Job:
     until: int = NEVER
     is_ready: bool = True
     has_result: bool = False
+    is_to_mark: bool = False
+    is_seen: bool = False
 
     def holds(self, lease: Lease) -> bool:
         """Whether a lease is the living one of the job."""
@@ -188,6 +192,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(got) == min(limit, len(again) + len(ready))
         for job_id in over:
             self._fail(self._job(job_id))
+            self._job(job_id).is_to_mark = self._job(job_id).is_shown
         leases = []
         for attempt in claimed.jobs:
             job = self._job(attempt.job_id)
@@ -204,7 +209,40 @@ class QueueMachine(RuleBasedStateMachine):
     def renew(self, data: st.DataObject) -> None:
         lease = data.draw(st.sampled_from(self.leases))
         held = self.run(self.service.renew([(lease, timedelta(hours=1))]))
-        assert held == [self._job(lease.job_id).holds(lease)]
+        assert held == [self._held(lease)]
+
+    def _held(self, lease: Lease) -> Held:
+        job = self._job(lease.job_id)
+        if job.holds(lease):
+            return Held.OK
+        is_last = job.status == "cancelled" and job.token == lease.token
+        return Held.CANCELLED if is_last else Held.FENCED
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        job = data.draw(st.sampled_from(list(self.jobs.values())))
+        try:
+            summary = self.run(self.service.cancel(ACCOUNT, job.job_id))
+        except JobFinishing:
+            assert job.status in ("delivering", "completed", "failed")
+            return
+        assert summary.status == "cancelled"
+        if job.status != "cancelled":
+            assert job.status in ("pending", "running")
+            job.status, job.worker = "cancelled", None
+            job.is_to_mark = job.is_shown
+            self.balance += PRICE
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        asked = data.draw(st.lists(st.sampled_from(list(self.jobs.values()))))
+        noted = self.run(self.service.acknowledge(ACCOUNT, [job.job_id for job in asked]))
+        over = [job for job in asked if job.outside in ENDS]
+        assert {summary.job_id for summary in noted} == {job.job_id for job in over}
+        for job in over:
+            job.is_seen = True
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), phase=st.sampled_from(Phase), progress=st.integers(0, 100))
@@ -225,7 +263,8 @@ class QueueMachine(RuleBasedStateMachine):
         held = self.run(self.service.complete(completions))
         for lease, is_held in zip(leases, held, strict=True):
             job = self._job(lease.job_id)
-            assert is_held is (job.holds(lease) or self.ended.get(lease) is True)
+            is_ours = job.holds(lease) or self.ended.get(lease) is True
+            assert is_held is (Held.OK if is_ours else Held.FENCED)
             if job.holds(lease):
                 self.ended[lease] = True
                 job.has_result = True
@@ -239,7 +278,8 @@ class QueueMachine(RuleBasedStateMachine):
         held = self.run(self.service.fail([Failing(lease, "It broke.") for lease in leases]))
         for lease, is_held in zip(leases, held, strict=True):
             job = self._job(lease.job_id)
-            assert is_held is (job.holds(lease) or self.ended.get(lease) is False)
+            is_ours = job.holds(lease) or self.ended.get(lease) is False
+            assert is_held is (Held.OK if is_ours else Held.FENCED)
             if job.holds(lease):
                 self.ended[lease] = False
                 job.worker, job.is_ready = None, False
@@ -250,10 +290,12 @@ class QueueMachine(RuleBasedStateMachine):
         taken = self.run(self.deliveries.take(limit, timedelta(hours=1)))
         for delivery in taken:
             job = self._job(delivery.job_id)
-            assert delivery.is_over is (job.status == "failed")
+            assert delivery.is_over is (job.status in ("failed", "cancelled"))
+            assert delivery.is_cancelled is (job.status == "cancelled")
             assert (delivery.outputs is not None) is job.has_result
-            if job.status == "failed":
-                assert job.is_shown
+            if delivery.is_over:
+                assert job.is_to_mark
+                job.is_to_mark = False
                 assert self.run(self.deliveries.marked(delivery))
             elif job.has_result:
                 assert self.run(self.deliveries.complete(delivery))
@@ -294,13 +336,14 @@ class QueueMachine(RuleBasedStateMachine):
     def everything_is_as_in_the_model(self) -> None:
         rows = self.run(
             self.database.fetch(
-                "SELECT job_id, job.status, attempt, lease_token, summary.status AS outside"
+                "SELECT job_id, job.status, attempt, lease_token, summary.status AS outside,"
+                "       acknowledged_at IS NOT NULL AS is_seen"
                 "  FROM generation.job JOIN generation.summary USING (job_id)"
             )
         )
         stored = {row["job_id"]: tuple(row)[1:] for row in rows}
         assert stored == {
-            job.job_id: (job.status, job.attempt, job.token, job.outside)
+            job.job_id: (job.status, job.attempt, job.token, job.outside, job.is_seen)
             for job in self.jobs.values()
         }
 
