@@ -103,6 +103,8 @@ class JobView(Output, frozen=True):
     started_at_micros: int | None = None
     completed_at_micros: int | None = None
     notification_acknowledged_at: str | None = None
+    queue_position: int | None = None
+    eta_seconds: int | None = None
 
 
 class Jobs(Output, frozen=True):
@@ -418,6 +420,8 @@ def view_of_job(job: pb.JobSummary, language: str) -> JobView:
         notification_acknowledged_at=rfc3339(time_from_timestamp(job.acknowledge_time))
         if job.HasField("acknowledge_time")
         else None,
+        queue_position=job.queue_position if job.HasField("queue_position") else None,
+        eta_seconds=job.eta.seconds + 1 if job.HasField("eta") else None,
     )
 
 

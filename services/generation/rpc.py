@@ -24,6 +24,7 @@ from services.generation.domain.jobs import (
     Lease,
     Output,
     Phase,
+    Placed,
     Position,
     Shown,
     Status,
@@ -157,8 +158,10 @@ class GenerationRpc(GenerationServiceServicer):
         self, request: generation_pb2.GetJobSummaryRequest, context: Context
     ) -> generation_pb2.GetJobSummaryResponse:
         """See generation.proto."""
-        summary = await self._service.summary(account_of(context), request.job_id)
-        return generation_pb2.GetJobSummaryResponse(job=proto_from_summary(summary))
+        account_id = account_of(context)
+        summary = await self._service.summary(account_id, request.job_id)
+        (placed,) = await self._service.placed(account_id, [summary])
+        return generation_pb2.GetJobSummaryResponse(job=proto_from_placed(placed))
 
     async def ListJobSummaries(
         self, request: generation_pb2.ListJobSummariesRequest, context: Context
@@ -170,10 +173,12 @@ class GenerationRpc(GenerationServiceServicer):
             statuses_from_proto(request.statuses) or list(Status),
             with_acknowledged=request.include_acknowledged,
         )
-        found = await self._service.page(account_of(context), wanted, before, size + 1)
+        account_id = account_of(context)
+        found = await self._service.page(account_id, wanted, before, size + 1)
         shown, next_page_token = page_of(found, size, lambda summary: (summary.key,))
+        placed = await self._service.placed(account_id, shown)
         return generation_pb2.ListJobSummariesResponse(
-            jobs=map(proto_from_summary, shown), next_page_token=next_page_token
+            jobs=map(proto_from_placed, placed), next_page_token=next_page_token
         )
 
     async def AcknowledgeJobSummaries(
@@ -223,6 +228,7 @@ def draft_from_proto(request: generation_pb2.EnqueueRequest) -> Draft:
             params=loads(request.params),
             canvas_id=request.canvas_id,
             target=target,
+            priority=request.priority,
         )
     )
 
@@ -265,6 +271,16 @@ def proto_from_summary(summary: Summary) -> generation_pb2.JobSummary:
         update_time=timestamp_from_time(summary.updated_at),
         acknowledge_time=timestamp_from_time(summary.acknowledged_at),
     )
+
+
+def proto_from_placed(placed: Placed) -> generation_pb2.JobSummary:
+    """A job with its place in the queue, as a message."""
+    job = proto_from_summary(placed.summary)
+    if placed.position is not None:
+        job.queue_position = placed.position
+    if placed.eta is not None:
+        job.eta.FromTimedelta(placed.eta)
+    return job
 
 
 def proto_from_news(news: News[Summary]) -> generation_pb2.JobChanges:

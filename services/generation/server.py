@@ -10,6 +10,7 @@ from gesso.wallet.v1 import wallet_pb2
 from gesso.wallet.v1.wallet_pb2_grpc import add_WalletServiceServicer_to_server
 
 from servicekit import client, postgres, server
+from servicekit.background import background
 from servicekit.telemetry import Metrics
 from servicekit.watches import Watches, watching
 from services.generation.canvases import Canvases
@@ -20,8 +21,10 @@ from services.generation.leases_store import LeasesStore
 from services.generation.rpc import GenerationRpc
 from services.generation.service import GenerationService
 from services.generation.settings import Settings
-from services.generation.store import QueueStore
+from services.generation.store import ANY_NUMBER, QueueStore
 from services.generation.summaries_store import SummariesStore
+from services.generation.turns import Turns
+from services.generation.turns_store import TurnsStore
 from services.generation.wakeups import CHANGED, Wakeups, waking
 from services.generation.wallet import WalletService
 from services.generation.wallet_rpc import WalletRpc
@@ -37,6 +40,7 @@ _WALLET = wallet_pb2.DESCRIPTOR.services_by_name["WalletService"].full_name
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[int]:
     """Serves the queue and the wallets inside the block, and yields the port."""
+    capacities = settings.capacities()
     draining = asyncio.Event()
     wakeups = Wakeups()
     pace = Pace(
@@ -55,19 +59,35 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
     ):
         store = QueueStore(database)
         summaries = SummariesStore(database)
+        turns = Turns(
+            TurnsStore(database),
+            wakeups,
+            limit=settings.running_limit,
+            poll_seconds=settings.poll_seconds,
+        )
         service = GenerationService(
             store,
             LeasesStore(database),
             summaries,
             wakeups,
+            turns,
             backlog_limit=settings.backlog_limit,
+            has_limits=bool(capacities),
         )
-        claims = Claims(store, wakeups, draining=draining, poll_seconds=settings.poll_seconds)
+        claims = Claims(
+            store,
+            wakeups,
+            turns,
+            channels={**ANY_NUMBER, **capacities},
+            draining=draining,
+            poll_seconds=settings.poll_seconds,
+        )
         watches = Watches(summaries, look_seconds=LOOK_ROUNDS * settings.poll_seconds)
         generation = GenerationRpc(service, claims, watches)
         wallet = WalletRpc(WalletService(WalletStore(database)))
         async with (
             service.settling(),
+            background(turns.give_forever(), turns.look_forever()),
             watching(
                 watches,
                 database_url=settings.database.database_url,

@@ -1,12 +1,13 @@
 """What can be done with jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from uuid import uuid4
 
 from servicekit.errors import IdempotencyKeyReused, NotFound
 from services.generation.batches import Batches, settling
+from services.generation.domain.durations import Durations
 from services.generation.domain.failures import (
     BacklogFull,
     InsufficientBalance,
@@ -22,6 +23,7 @@ from services.generation.domain.jobs import (
     Lease,
     Overview,
     Phase,
+    Placed,
     Shown,
     Status,
     Summary,
@@ -29,7 +31,12 @@ from services.generation.domain.jobs import (
 from services.generation.leases_store import LeasesStore, Standing
 from services.generation.store import QueueStore
 from services.generation.summaries_store import SummariesStore
+from services.generation.turns import Turns
+from services.generation.turns_store import Place
 from services.generation.wakeups import Wakeups
+
+# Nobody counts further how many jobs are before one.
+MAX_COUNTED = 1_000
 
 Renewal = tuple[Lease, timedelta]
 
@@ -43,14 +50,20 @@ class GenerationService:
         leases: LeasesStore,
         summaries: SummariesStore,
         wakeups: Wakeups,
+        turns: Turns,
         *,
         backlog_limit: int,
+        has_limits: bool = False,
     ) -> None:
+        """`has_limits` says that some channel has room for only so many jobs."""
         self._store = store
         self._leases = leases
         self._summaries = summaries
         self._wakeups = wakeups
+        self._turns = turns
         self._backlog_limit = backlog_limit
+        self._has_limits = has_limits
+        self._durations = Durations()
         self._renewals = Batches(self._renew)
         self._completions = Batches(self._complete)
         self._failings = Batches(self._fail)
@@ -68,22 +81,26 @@ class GenerationService:
         async with self._store.locked(account_id) as account:
             if account is None:
                 raise InsufficientBalance(balance_micros=0, price_micros=draft.price_micros)
-            waiting, key, digest = await account.gather(draft.dedupe_key)
+            found = await account.gather(draft.dedupe_key)
+            key, is_pending = found.key, found.under_way < self._turns.limit
 
             is_repeat = key is not None
-            if is_repeat and digest != draft.digest:
+            if is_repeat and found.digest != draft.digest:
                 raise IdempotencyKeyReused
             if key is None:
-                if waiting >= self._backlog_limit:
+                if found.waiting >= self._backlog_limit:
                     raise BacklogFull(self._backlog_limit)
                 if account.balance_micros < draft.price_micros:
                     raise InsufficientBalance(
                         balance_micros=account.balance_micros, price_micros=draft.price_micros
                     )
                 job_id = f"extgen-{uuid4()}"
-                key = await account.enqueue(job_id, draft)
+                key = await account.enqueue(job_id, draft, is_pending=is_pending)
         if not is_repeat:
-            self._wakeups.job_came()
+            if is_pending:
+                self._wakeups.jobs_came()
+            else:
+                self._turns.may_be_free([account_id])
             self._wakeups.job_changed(job_id, account_id)
         summary = await self._summaries.summary_of_key(account_id, key)
         assert summary is not None
@@ -99,6 +116,7 @@ class GenerationService:
         if is_cancelled:
             self._wakeups.job_changed(job_id, account_id)
             self._wakeups.deliveries.wake()
+            self._free([account_id])
         elif summary.status is not Status.CANCELLED:
             raise JobFinishing
         return summary
@@ -150,6 +168,19 @@ class GenerationService:
         """How many jobs the account has under way."""
         return await self._summaries.overview(account_id)
 
+    async def placed(self, account_id: str, summaries: Sequence[Summary]) -> list[Placed]:
+        """Jobs of the account with their places in the queue, those that wait (GN29)."""
+        places = {}
+        if any(summary.status is Status.PENDING for summary in summaries):
+            places = await self._turns.places(account_id)
+        return [self._placed(summary, places.get(summary.job_id)) for summary in summaries]
+
+    def _placed(self, summary: Summary, place: Place | None) -> Placed:
+        if place is None or summary.status is not Status.PENDING:
+            return Placed(summary)
+        eta = self._durations.eta(summary.kind, ahead=place.ahead, running=place.running)
+        return Placed(summary, min(place.ahead, MAX_COUNTED) + 1, eta)
+
     async def _renew(self, renewals: Sequence[Renewal]) -> list[Held]:
         leases = [lease for lease, _ in renewals]
         held = await self._leases.renew(sorted(renewals, key=lambda renewal: renewal[0].job_id))
@@ -160,6 +191,8 @@ class GenerationService:
     async def _complete(self, completions: Sequence[Completion]) -> list[Held]:
         leases = [completion.lease for completion in completions]
         ended = await self._leases.complete(sorted(completions, key=_by_job))
+        for made in ended.values():
+            self._durations.took(made.kind, made.took)
         self._wake(ended)
         return await self._outcomes(leases, ended, with_result=True)
 
@@ -169,14 +202,23 @@ class GenerationService:
         self._wake(ended)
         return await self._outcomes(leases, ended, with_result=False)
 
-    def _wake(self, ended: dict[Lease, Standing]) -> None:
+    def _wake(self, ended: Mapping[Lease, Standing]) -> None:
         for lease, standing in ended.items():
             self._wakeups.job_changed(lease.job_id, standing.account_id)
         if any(standing.status == "delivering" for standing in ended.values()):
             self._wakeups.deliveries.wake()
+        self._free(
+            [standing.account_id for standing in ended.values() if standing.status != "pending"]
+        )
+
+    def _free(self, account_ids: Collection[str]) -> None:
+        """Jobs of these accounts were under way, and are no more."""
+        self._turns.may_be_free(account_ids)
+        if self._has_limits:
+            self._wakeups.jobs_came(len(account_ids))
 
     async def _outcomes(
-        self, leases: Sequence[Lease], ended: dict[Lease, Standing], *, with_result: bool
+        self, leases: Sequence[Lease], ended: Mapping[Lease, Standing], *, with_result: bool
     ) -> list[Held]:
         unsaid = [lease for lease in leases if lease not in ended]
         accepted = await self._leases.accepted(unsaid, with_result=with_result) if unsaid else set()

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from servicekit.objects import ObjectSettings
 from servicekit.postgres import DatabaseSettings
-from servicekit.settings import ServerSettings, ServiceSettings, setting
+from servicekit.settings import ServerSettings, ServiceSettings, WrongSettings, setting
+from services.generation.domain.prices import CHANNELS
 
 CanvasAddress = Annotated[
     str,
@@ -22,6 +23,23 @@ class Settings(ServerSettings, frozen=True, kw_only=True):
     backlog_limit: Annotated[
         int, setting("At most so many jobs of an account wait.", example="100", ge=1)
     ] = 100
+    running_limit: Annotated[
+        int,
+        setting(
+            "At most so many jobs of an account are worked on, or next in line for it.",
+            example="4",
+            ge=1,
+        ),
+    ] = 4
+    channel_limits: Annotated[
+        str,
+        setting(
+            "At most so many jobs of a provider's channel are worked on at once; of a channel that "
+            "is not named any number.",
+            example="studio=8",
+            pattern=r"^([a-z0-9-]+=[1-9][0-9]{0,5}(,[a-z0-9-]+=[1-9][0-9]{0,5})*)?$",
+        ),
+    ] = ""
     poll_seconds: Annotated[
         float,
         setting(
@@ -50,6 +68,20 @@ class Settings(ServerSettings, frozen=True, kw_only=True):
             le=60,
         ),
     ] = 0.5
+
+    def capacities(self) -> dict[str, int]:
+        """How many jobs may be worked on at once, by channels that have a limit.
+
+        Raises `WrongSettings` for a channel that is not there.
+        """
+        pairs = (limit.split("=") for limit in self.channel_limits.split(",") if limit)
+        limits = {name: int(number) for name, number in pairs}
+        unknown = ", ".join(limits.keys() - set(CHANNELS))
+        if unknown:
+            there = ", ".join(CHANNELS)
+            line = f"GESSO_GENERATION_CHANNEL_LIMITS names {unknown}; the channels are {there}."
+            raise WrongSettings([line])
+        return limits
 
 
 class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ OK, FENCED = pb.LEASE_OUTCOME_OK, pb.LEASE_OUTCOME_FENCED
 @pytest.fixture
 async def home(database: str, objects_url: str) -> AsyncIterator[House]:
     """Services of its own for each test: a claim takes whatever waits."""
-    async with house(database, objects_url) as services:
+    async with house(database, objects_url, running_limit=50) as services:
         yield services
 
 

@@ -38,6 +38,8 @@ from services.generation.leases_store import UPDATE_PHASE, LeasesStore
 from services.generation.service import GenerationService
 from services.generation.store import QueueStore
 from services.generation.summaries_store import SummariesStore
+from services.generation.turns import Turns
+from services.generation.turns_store import TurnsStore
 from services.generation.wakeups import Wakeups
 from services.generation.wallet_store import WalletStore
 from tests.support.canvases import Board, placeholder
@@ -131,7 +133,12 @@ async def stepping(url: str, objects_url: str) -> AsyncIterator[Steps]:
         store, wallet = QueueStore(database), WalletStore(database)
         await wallet.grant(Grant(behalf.account_id, 100_000_000, secrets.token_hex(8)))
         service = GenerationService(
-            store, LeasesStore(database), SummariesStore(database), Wakeups(), backlog_limit=100
+            store,
+            LeasesStore(database),
+            SummariesStore(database),
+            Wakeups(),
+            Turns(TurnsStore(database), Wakeups(), limit=4, poll_seconds=1),
+            backlog_limit=100,
         )
         canvases = Canvases(canvas)
         pace = Pace(lease_seconds=0, pause_seconds=0, poll_seconds=1, drain_seconds=1)

@@ -11,7 +11,13 @@ from gateway import accounts_store
 from servicekit.postgres import PLANNING
 from services.canvas import assets_store
 from services.canvas import store as canvas_store
-from services.generation import deliveries_store, leases_store, summaries_store, wallet_store
+from services.generation import (
+    deliveries_store,
+    leases_store,
+    summaries_store,
+    turns_store,
+    wallet_store,
+)
 from services.generation import store as generation_store
 from services.tasks import store as tasks_store
 from services.tasks import work_store
@@ -30,6 +36,7 @@ MODULES = (
     leases_store,
     deliveries_store,
     summaries_store,
+    turns_store,
     wallet_store,
 )
 STATEMENTS = {
@@ -38,6 +45,12 @@ STATEMENTS = {
     for name, text in vars(module).items()
     if name.isupper() and isinstance(text, str) and text.strip().startswith(_VERBS)
 }
+
+FIRST_COLUMNS = """
+SELECT relname, pg_get_indexdef(oid, 1, false)
+  FROM pg_class
+ WHERE relkind = 'i'
+"""
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS))
@@ -52,6 +65,7 @@ async def test_a_statement_finds_its_rows_by_an_index_even_planned_on_empty_tabl
         await connection.execute(f"PREPARE hot AS {STATEMENTS[name]}")
         nulls = ", ".join("NULL" for _ in parameters)
         text = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE hot ({nulls})")
+        first = {row[0]: row[1] for row in await connection.fetch(FIRST_COLUMNS)}
     finally:
         await connection.close()
 
@@ -59,10 +73,12 @@ async def test_a_statement_finds_its_rows_by_an_index_even_planned_on_empty_tabl
 
     assert [node for node in nodes if node["Node Type"] == "Seq Scan"] == []
     found = [node for node in nodes if "Index Name" in node]
+    # An index whose first column is not asked for is read in as many places as that has values.
     assert [
-        node
+        (node["Index Name"], node.get("Index Cond"))
         for node in found
-        if "Index Cond" not in node and node["Index Name"] not in READ_FROM_THE_FIRST
+        if first[node["Index Name"]] not in node.get("Index Cond", "")
+        and node["Index Name"] not in READ_FROM_THE_FIRST
     ] == []
     # By its canvas alone a connection is found after all others.
     assert name in READS_WHOLE_CANVASES or not [

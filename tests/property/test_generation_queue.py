@@ -43,6 +43,8 @@ from services.generation.leases_store import LeasesStore
 from services.generation.service import GenerationService
 from services.generation.store import QueueStore
 from services.generation.summaries_store import SummariesStore
+from services.generation.turns import Turns
+from services.generation.turns_store import TurnsStore
 from services.generation.wakeups import Wakeups
 from services.generation.wallet_store import WalletStore
 from suite import postgres
@@ -53,6 +55,7 @@ PRICE = 4_000_000
 WORKERS = ("w1", "w2")
 OUTPUTS = (Output("rs_1", "as_1", "image/png", 10, 10),)
 NEVER = 10**9
+TURNS = 2
 
 
 @dataclass
@@ -83,7 +86,7 @@ class Job:
     @property
     def outside(self) -> str:
         """The status that people see."""
-        return "running" if self.status == "delivering" else self.status
+        return {"delivering": "running", "waiting": "pending"}.get(self.status, self.status)
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -115,11 +118,13 @@ class QueueMachine(RuleBasedStateMachine):
         self.store = QueueStore(database)
         self.wallet = WalletStore(database)
         self.deliveries = DeliveriesStore(database)
+        self.turns = TurnsStore(database)
         self.service = GenerationService(
             self.store,
             LeasesStore(database),
             SummariesStore(database),
             Wakeups(),
+            Turns(self.turns, Wakeups(), limit=TURNS, poll_seconds=1),
             backlog_limit=5,
         )
         await self.stack.enter_async_context(self.service.settling())
@@ -140,7 +145,7 @@ class QueueMachine(RuleBasedStateMachine):
             f"{key}-{is_shown}", "editor_image_generation", {"prompt": "x"}, "c", target
         )
         known = self.jobs.get(request.dedupe_key)
-        waiting = sum(job.status == "pending" for job in self.jobs.values())
+        waiting = sum(job.outside == "pending" for job in self.jobs.values())
         try:
             summary, is_repeat = self.run(self.service.enqueue(ACCOUNT, drafted(request)))
         except Failure as failure:
@@ -156,7 +161,8 @@ class QueueMachine(RuleBasedStateMachine):
         assert waiting < 5
         assert self.balance >= PRICE
         self.balance -= PRICE
-        self.jobs[request.dedupe_key] = Job(summary.job_id, is_shown, max_attempts)
+        status = "pending" if self._under_way() < TURNS else "waiting"
+        self.jobs[request.dedupe_key] = Job(summary.job_id, is_shown, max_attempts, status)
         self.run(
             self.database.execute(
                 "UPDATE generation.job SET max_attempts = $2 WHERE job_id = $1",
@@ -164,6 +170,23 @@ class QueueMachine(RuleBasedStateMachine):
                 max_attempts,
             )
         )
+
+    @rule()
+    def give_turns(self) -> None:
+        waiting = [job for job in self.jobs.values() if job.status == "waiting"]
+        free = waiting[: TURNS - self._under_way()]
+        assert self.run(self.turns.waiting([ACCOUNT])) == ([ACCOUNT] if waiting else [])
+        assert self.run(self.turns.next_waiting("", 10)) == ([ACCOUNT] if waiting else [])
+        assert self.run(self.turns.give([ACCOUNT], TURNS)) == len(free)
+        for job in free:
+            job.status = "pending"
+
+    def _under_way(self) -> int:
+        return sum(job.status in ("pending", "running") for job in self.jobs.values())
+
+    @invariant()
+    def no_more_jobs_are_under_way_than_there_are_turns(self) -> None:
+        assert self._under_way() <= TURNS
 
     @rule(worker=st.sampled_from(WORKERS), claim=st.integers(1, 6), limit=st.integers(1, 4))
     def claim(self, worker: str, claim: int, limit: int) -> None:
@@ -229,7 +252,7 @@ class QueueMachine(RuleBasedStateMachine):
             return
         assert summary.status == "cancelled"
         if job.status != "cancelled":
-            assert job.status in ("pending", "running")
+            assert job.status in ("waiting", "pending", "running")
             job.status, job.worker = "cancelled", None
             job.is_to_mark = job.is_shown
             self.balance += PRICE

@@ -220,6 +220,7 @@ class Person:
         node_id: str | None = None,
         position: tuple[float, float] | None = None,
         is_shown: bool = True,
+        priority: int = 0,
         **params: Any,
     ) -> pb.EnqueueResponse:
         """Asks for a picture; of a lantern, unless the params say otherwise."""
@@ -234,6 +235,7 @@ class Person:
             params=json.dumps({"prompt": "a paper lantern", "size": "64x64", **params}).encode(),
             canvas_id=canvas_id,
             canvas_completion=completion,
+            priority=priority,
         )
         return await self._client.call(self._stub.Enqueue, request, self.behalf)
 

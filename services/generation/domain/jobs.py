@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from servicekit.errors import Invalid
@@ -76,7 +76,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Draft:
-    """A job that is asked for. `params` is JSON; without a target nothing goes on the canvas."""
+    """A job that is asked for. `params` is JSON; without a target nothing goes on the canvas.
+
+    The lower its priority, the sooner it is claimed.
+    """
 
     dedupe_key: str
     kind: str
@@ -84,6 +87,8 @@ class Draft:
     label: str
     canvas_id: str
     target: Target | None
+    channel: str
+    priority: int
     price_micros: int
     digest: bytes
 
@@ -111,6 +116,15 @@ class Summary:
     ended_at: datetime | None
     updated_at: datetime
     acknowledged_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A job as its owner may see it, with its place in the queue while it waits, 1 the first."""
+
+    summary: Summary
+    position: int | None = None
+    eta: timedelta | None = None
 
 
 @dataclass(frozen=True)

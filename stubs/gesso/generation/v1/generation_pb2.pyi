@@ -139,6 +139,8 @@ class JobSummary(_message.Message):
     END_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGE_TIME_FIELD_NUMBER: _builtins.int
+    QUEUE_POSITION_FIELD_NUMBER: _builtins.int
+    ETA_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """`extgen-` and a UUID."""
     kind: _builtins.str
@@ -167,6 +169,10 @@ class JobSummary(_message.Message):
     """The canvas that the result goes to."""
     node_id: _builtins.str
     """The placeholder node, if any."""
+    queue_position: _builtins.int
+    """While pending, in answers to GetJobSummary and ListJobSummaries: how many jobs are before it
+    and this one, counted to 1,000.
+    """
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was enqueued."""
@@ -186,6 +192,10 @@ class JobSummary(_message.Message):
     @_builtins.property
     def acknowledge_time(self) -> _timestamp_pb2.Timestamp:
         """When its owner was shown that it is over."""
+
+    @_builtins.property
+    def eta(self) -> _duration_pb2.Duration:
+        """About how long until it is done, while pending and if that can be told."""
 
     def __init__(
         self,
@@ -209,15 +219,19 @@ class JobSummary(_message.Message):
         end_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         acknowledge_time: _timestamp_pb2.Timestamp | None = ...,
+        queue_position: _builtins.int | None = ...,
+        eta: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_node_id", b"_node_id", "_refund_entry_id", b"_refund_entry_id", "_warning", b"_warning", "acknowledge_time", b"acknowledge_time", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "node_id", b"node_id", "refund_entry_id", b"refund_entry_id", "start_time", b"start_time", "update_time", b"update_time", "warning", b"warning"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_node_id", b"_node_id", "_queue_position", b"_queue_position", "_refund_entry_id", b"_refund_entry_id", "_warning", b"_warning", "acknowledge_time", b"acknowledge_time", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "eta", b"eta", "node_id", b"node_id", "queue_position", b"queue_position", "refund_entry_id", b"refund_entry_id", "start_time", b"start_time", "update_time", b"update_time", "warning", b"warning"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_node_id", b"_node_id", "_refund_entry_id", b"_refund_entry_id", "_warning", b"_warning", "acknowledge_time", b"acknowledge_time", "canvas_id", b"canvas_id", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "job_id", b"job_id", "kind", b"kind", "label", b"label", "node_id", b"node_id", "phase", b"phase", "phase_detail", b"phase_detail", "price_micros", b"price_micros", "progress", b"progress", "refund_entry_id", b"refund_entry_id", "source", b"source", "start_time", b"start_time", "status", b"status", "update_time", b"update_time", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_node_id", b"_node_id", "_queue_position", b"_queue_position", "_refund_entry_id", b"_refund_entry_id", "_warning", b"_warning", "acknowledge_time", b"acknowledge_time", "canvas_id", b"canvas_id", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "eta", b"eta", "job_id", b"job_id", "kind", b"kind", "label", b"label", "node_id", b"node_id", "phase", b"phase", "phase_detail", b"phase_detail", "price_micros", b"price_micros", "progress", b"progress", "queue_position", b"queue_position", "refund_entry_id", b"refund_entry_id", "source", b"source", "start_time", b"start_time", "status", b"status", "update_time", b"update_time", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
     _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
     _WhichOneofReturnType__node_id: _TypeAlias = _typing.Literal["node_id"]  # noqa: Y015
     _WhichOneofArgType__node_id: _TypeAlias = _typing.Literal["_node_id", b"_node_id"]  # noqa: Y015
+    _WhichOneofReturnType__queue_position: _TypeAlias = _typing.Literal["queue_position"]  # noqa: Y015
+    _WhichOneofArgType__queue_position: _TypeAlias = _typing.Literal["_queue_position", b"_queue_position"]  # noqa: Y015
     _WhichOneofReturnType__refund_entry_id: _TypeAlias = _typing.Literal["refund_entry_id"]  # noqa: Y015
     _WhichOneofArgType__refund_entry_id: _TypeAlias = _typing.Literal["_refund_entry_id", b"_refund_entry_id"]  # noqa: Y015
     _WhichOneofReturnType__warning: _TypeAlias = _typing.Literal["warning"]  # noqa: Y015
@@ -226,6 +240,8 @@ class JobSummary(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__node_id) -> _WhichOneofReturnType__node_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue_position) -> _WhichOneofReturnType__queue_position | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__refund_entry_id) -> _WhichOneofReturnType__refund_entry_id | None: ...
     @_typing.overload
@@ -305,6 +321,7 @@ class EnqueueRequest(_message.Message):
     PARAMS_FIELD_NUMBER: _builtins.int
     CANVAS_ID_FIELD_NUMBER: _builtins.int
     CANVAS_COMPLETION_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     dedupe_key: _builtins.str
     """The idempotency key, unique per account, 1 to 200 characters."""
     kind: _builtins.str
@@ -313,6 +330,8 @@ class EnqueueRequest(_message.Message):
     """JSON object, as the kind wants it."""
     canvas_id: _builtins.str
     """The canvas that the result goes to."""
+    priority: _builtins.int
+    """Of the jobs that can be claimed those with the lowest are claimed first; -100 to 100."""
     @_builtins.property
     def canvas_completion(self) -> Global___CanvasCompletion:
         """Where on it."""
@@ -325,10 +344,11 @@ class EnqueueRequest(_message.Message):
         params: _builtins.bytes = ...,
         canvas_id: _builtins.str = ...,
         canvas_completion: Global___CanvasCompletion | None = ...,
+        priority: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["canvas_completion", b"canvas_completion"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["canvas_completion", b"canvas_completion", "canvas_id", b"canvas_id", "dedupe_key", b"dedupe_key", "kind", b"kind", "params", b"params"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canvas_completion", b"canvas_completion", "canvas_id", b"canvas_id", "dedupe_key", b"dedupe_key", "kind", b"kind", "params", b"params", "priority", b"priority"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
