@@ -58,7 +58,7 @@ class Dispatcher:
         for endpoint in endpoints:
             by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
         routes: list[BaseRoute] = [
-            Route(path, _Path(self, path, methods)) for path, methods in by_path.items()
+            Route(path, _Path(self, path, by_path[path])) for path in sorted(by_path, key=_breadth)
         ]
         return [*routes, Route("/{path:path}", _Path(self, "unknown", {}))]
 
@@ -125,6 +125,11 @@ class _Path:
         request = Request(scope, receive, send)
         response = await self._dispatcher.answer(request, self._path, self._methods)
         await response(scope, receive, send)
+
+
+def _breadth(path: str) -> list[bool]:
+    """Sorts a path that says more of itself before one whose parameters would match it too."""
+    return [segment.startswith("{") for segment in path.split("/")]
 
 
 def _request_id(request: Request) -> str:

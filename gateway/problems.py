@@ -66,6 +66,7 @@ REASONS: dict[str, tuple[int, str]] = {
     "invalid_cursor": (400, "`after` or `Last-Event-ID` is no place to go on from."),
     "invalid_json": (400, "The body is not JSON that all readers understand alike."),
     "invalid_operation": (400, "An operation is malformed; `operationIndex` says which."),
+    "job_finishing": (409, "The job is over, or its end is on the way to the canvas."),
     "method_not_allowed": (405, "The path takes other methods; `Allow` names them."),
     "not_found": (404, "Not there, or somebody else's, which is the same."),
     "origin_not_allowed": (403, "A change by cookie must come from a page of ours."),

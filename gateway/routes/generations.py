@@ -25,6 +25,7 @@ _STATUSES = {
     "running": pb.JOB_STATUS_RUNNING,
     "completed": pb.JOB_STATUS_COMPLETED,
     "failed": pb.JOB_STATUS_FAILED,
+    "cancelled": pb.JOB_STATUS_CANCELLED,
 }
 _STATUS_NAMES = {status: name for name, status in _STATUSES.items()}
 _PHASE_NAMES = {
@@ -101,6 +102,9 @@ class JobView(Output, frozen=True):
     refund_ledger_id: str | None = None
     started_at_micros: int | None = None
     completed_at_micros: int | None = None
+    notification_acknowledged_at: str | None = None
+    queue_position: int | None = None
+    eta_seconds: int | None = None
 
 
 class Jobs(Output, frozen=True):
@@ -111,18 +115,41 @@ class Jobs(Output, frozen=True):
 
 
 class JobsQuery(Input, frozen=True):
-    """Which jobs: `statuses` separated by commas out of queued, running, completed, failed."""
+    """Which jobs: `statuses` by commas out of queued, running, completed, failed and cancelled.
+
+    Those that are over and acknowledged only if asked for.
+    """
 
     limit: Annotated[int, Meta(ge=1, le=200)] = 20
     page_token: str = ""
     statuses: str = ""
+    include_acknowledged_terminal: bool = False
+
+
+class Acknowledgement(Input, frozen=True):
+    """The jobs whose ends were shown."""
+
+    job_ids: Annotated[list[str], Meta(min_length=1, max_length=100)]
+
+
+class Acknowledged(Output, frozen=True):
+    """Those of the jobs that are over, as they are now."""
+
+    jobs: list[JobView]
+
+
+class CancelledJob(Output, frozen=True):
+    """A job that was taken back."""
+
+    job: JobView
 
 
 class Overview(Output, frozen=True):
-    """How many jobs wait and run."""
+    """How many jobs wait and run, and how many are over unseen (counted to 1,000)."""
 
     pending: int
     running: int
+    unacknowledged: int
     updated_at_micros: int | None = None
 
 
@@ -215,7 +242,7 @@ class GenerationRoutes:
         answers={200: Overview},
     )
     async def overview(self, call: Call[None, NoQuery]) -> Answer:
-        """Count the jobs that wait and run."""
+        """Count the jobs that wait, run, and are over unseen."""
         counts = await self._generation.call(
             self._stub.GetQueueOverview, pb.GetQueueOverviewRequest(), call.behalf
         )
@@ -223,6 +250,7 @@ class GenerationRoutes:
             Overview(
                 pending=counts.pending,
                 running=counts.running,
+                unacknowledged=counts.unacknowledged,
                 updated_at_micros=_micros(counts, "update_time"),
             )
         )
@@ -240,6 +268,7 @@ class GenerationRoutes:
             page_size=call.query.limit,
             page_token=call.query.page_token,
             statuses=_statuses(call.query.statuses),
+            include_acknowledged=call.query.include_acknowledged_terminal,
         )
         page = await self._generation.call(self._stub.ListJobSummaries, request, call.behalf)
         return Answer(
@@ -261,6 +290,35 @@ class GenerationRoutes:
         request = pb.GetJobSummaryRequest(job_id=call.path["job_id"])
         found = await self._generation.call(self._stub.GetJobSummary, request, call.behalf)
         return Answer(_view_of_operation(found.job, language_of(call.request)))
+
+    @endpoint(
+        "POST",
+        "/api/runtime/external-generation/jobs/acknowledge",
+        tag="generations",
+        body=Acknowledgement,
+        answers={200: Acknowledged},
+    )
+    async def acknowledge(self, call: Call[Acknowledgement, NoQuery]) -> Answer:
+        """Say that the ends of jobs were shown, so that no window announces them again."""
+        request = pb.AcknowledgeJobSummariesRequest(job_ids=call.body.job_ids)
+        noted = await self._generation.call(
+            self._stub.AcknowledgeJobSummaries, request, call.behalf
+        )
+        language = language_of(call.request)
+        return Answer(Acknowledged([view_of_job(job, language) for job in noted.jobs]))
+
+    @endpoint(
+        "POST",
+        "/api/runtime/external-generation/jobs/{job_id}/cancel",
+        tag="generations",
+        answers={200: CancelledJob},
+        refusals=("not_found", "job_finishing"),
+    )
+    async def cancel(self, call: Call[None, NoQuery]) -> Answer:
+        """Take a job back: it is given back what it cost, whether it waits or runs."""
+        request = pb.CancelRequest(job_id=call.path["job_id"])
+        cancelled = await self._generation.call(self._stub.Cancel, request, call.behalf)
+        return Answer(CancelledJob(view_of_job(cancelled.job, language_of(call.request))))
 
     @endpoint("GET", "/api/wallet", tag="wallet", query=PageQuery, answers={200: Wallet})
     async def wallet(self, call: Call[None, PageQuery]) -> Answer:
@@ -359,6 +417,11 @@ def view_of_job(job: pb.JobSummary, language: str) -> JobView:
         refund_ledger_id=job.refund_entry_id if job.HasField("refund_entry_id") else None,
         started_at_micros=_micros(job, "start_time"),
         completed_at_micros=_micros(job, "end_time"),
+        notification_acknowledged_at=rfc3339(time_from_timestamp(job.acknowledge_time))
+        if job.HasField("acknowledge_time")
+        else None,
+        queue_position=job.queue_position if job.HasField("queue_position") else None,
+        eta_seconds=job.eta.seconds + 1 if job.HasField("eta") else None,
     )
 
 

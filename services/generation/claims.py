@@ -1,12 +1,14 @@
 """Hands out jobs: at once if there are some, else as soon as one comes."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from servicekit.pauses import spread
 from services.generation.domain.jobs import ClaimedJob
 from services.generation.store import Claimed, QueueStore
+from services.generation.turns import Turns
 from services.generation.wakeups import Wakeups
 from services.generation.workers import Workers
 
@@ -14,6 +16,8 @@ EVER = datetime(1970, 1, 1, tzinfo=UTC)
 # How long a transaction that enqueues may take before its job is overlooked for a moment.
 SLACK = timedelta(seconds=1)
 FULL_LOOK_SECONDS = 1.0
+# How long, at most, a claim stands aside for another that has a limited channel.
+ASIDE_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -39,14 +43,18 @@ class Claims:
         self,
         store: QueueStore,
         wakeups: Wakeups,
+        turns: Turns,
         workers: Workers,
         *,
+        channels: Mapping[str, int | None],
         draining: asyncio.Event,
         poll_seconds: float,
     ) -> None:
         self._store = store
         self._wakeups = wakeups
+        self._turns = turns
         self._workers = workers
+        self._channels = channels
         self._draining = draining
         self._poll_seconds = poll_seconds
         self._since = EVER
@@ -65,7 +73,8 @@ class Claims:
             left = until - loop.time()
             if claimed.jobs or left <= 0 or self._draining.is_set():
                 return claimed.jobs
-            await self._wakeups.pending.wait(min(left, spread(2 * self._poll_seconds)), since=calls)
+            pause = ASIDE_SECONDS if claimed.is_partial else 2 * self._poll_seconds
+            await self._wakeups.pending.wait(min(left, spread(pause)), since=calls)
 
     async def _look(self, claim: Claim) -> Claimed:
         now = asyncio.get_running_loop().time()
@@ -81,7 +90,12 @@ class Claims:
         if since == EVER:
             self._full_look_at = asyncio.get_running_loop().time()
         claimed = await self._store.claim(
-            claim.worker_id, claim.claim_id, limit=claim.limit, lease=claim.lease, since=since
+            claim.worker_id,
+            claim.claim_id,
+            limit=claim.limit,
+            lease=claim.lease,
+            since=since,
+            channels=self._channels,
         )
         if claimed.newest is not None:
             self._since = max(claimed.newest - SLACK, EVER)
@@ -89,6 +103,7 @@ class Claims:
             self._wakeups.job_changed(job.job_id, job.account_id)
         for job_id, account_id in claimed.failed.items():
             self._wakeups.job_changed(job_id, account_id)
+        self._turns.may_be_free(claimed.failed.values())
         if claimed.is_to_deliver:
             self._wakeups.deliveries.wake()
         return claimed

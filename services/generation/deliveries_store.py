@@ -9,12 +9,14 @@ import asyncpg
 from servicekit.postgres import Database
 from services.generation.domain.jobs import (
     ATTEMPT_EXPIRED,
+    ENDS,
     MAX_ERROR_LENGTH,
     Output,
     Position,
+    Status,
     Target,
 )
-from services.generation.wallet_store import REFUND_FAILED
+from services.generation.wallet_store import refunds
 
 # `deliver_at` is the lease: nobody else takes the delivery before it is over (GN12).
 TAKE_DELIVERIES = """
@@ -91,7 +93,7 @@ WITH failed AS (
      WHERE key = $1
        AND delivery_token = $2
     RETURNING key, job_id, account_id, price_micros
-), {REFUND_FAILED}, summary AS (
+), {refunds("failed")}, summary AS (
     UPDATE generation.summary AS summary
        SET status          = 'failed',
            phase           = NULL,
@@ -113,7 +115,8 @@ SELECT key
   FROM failed
 """
 
-# The job failed in the claim that found its lease over; only its placeholder had to be told.
+# The job had ended in a claim that found its lease over, or by its owner; only its placeholder was
+# to be told.
 FINISH_MARKED = """
 WITH done AS (
     UPDATE generation.job
@@ -144,8 +147,8 @@ RETURNING key
 class Delivery:
     """The end of a job on its way to the canvas.
 
-    `outputs` is None for an error. `is_over` says that the job has failed already, and only its
-    placeholder is to be told. `token` fences this delivery, and counts them.
+    `outputs` is None for an error. `is_over` says that the job has failed already or is cancelled,
+    and only its placeholder is to be told. `token` fences this delivery, and counts them.
     """
 
     key: int
@@ -161,6 +164,7 @@ class Delivery:
     error: str
     ended_at: datetime
     is_over: bool
+    is_cancelled: bool
 
 
 class DeliveriesStore:
@@ -183,7 +187,7 @@ class DeliveriesStore:
         return await self._finish(FINISH_FAILED, delivery, error[:MAX_ERROR_LENGTH])
 
     async def marked(self, delivery: Delivery) -> bool:
-        """Ends the delivery of a job that had failed; whether it was still ours."""
+        """Ends the delivery of a job that was over; whether it was still ours."""
         return await self._finish(FINISH_MARKED, delivery)
 
     async def delay(self, delivery: Delivery, pause: timedelta) -> bool:
@@ -213,5 +217,6 @@ def _delivery(row: asyncpg.Record) -> Delivery:
         warning=row["warning"],
         error=row["error"] or ATTEMPT_EXPIRED,
         ended_at=row["ended_at"],
-        is_over=row["status"] == "failed",
+        is_over=row["status"] in ENDS,
+        is_cancelled=row["status"] == Status.CANCELLED,
     )

@@ -1,10 +1,11 @@
 """Brings the ends of jobs to their canvases, each exactly once, however often it is begun."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import grpc
 
@@ -20,9 +21,9 @@ from services.generation.domain.placement import (
     Edit,
     Nodes,
     Result,
-    mark_failed,
     nodes_to_read,
     place,
+    show_end,
 )
 from services.generation.wakeups import Wakeups
 
@@ -71,10 +72,13 @@ class Deliveries:
     async def tell_canvas(self, delivery: Delivery) -> str | None:
         """Puts the end of a job on its canvas.
 
-        None for a result that is on the canvas, or that nobody waits for any more (GN10); else
-        the sentence that says why there is none (GN13). Raises the failure of a canvas service
-        that does not answer.
+        None for a result that is on the canvas, or that nobody waits for any more (GN10), and for a
+        job that was cancelled (GN25); else the sentence that says why there is no result (GN13).
+        Raises the failure of a canvas service that does not answer.
         """
+        if delivery.is_cancelled:
+            await self._is_taken(delivery, self._release(delivery))
+            return None
         error = delivery.error
         if delivery.outputs is not None:
             if await self._is_taken(delivery, self._place(delivery)):
@@ -176,15 +180,28 @@ class Deliveries:
         )
 
     async def _mark(self, delivery: Delivery, error: str) -> None:
+        await self._show_end(delivery, "failed", {"status": "error", "errorDetails": error})
+
+    async def _release(self, delivery: Delivery) -> None:
+        await self._show_end(delivery, "cancelled", {"status": "idle", "errorDetails": None})
+
+    async def _show_end(
+        self, delivery: Delivery, task_status: str, members: Mapping[str, Any]
+    ) -> None:
+        """Shows an end without a result on the placeholder, if there is one."""
         node_id = delivery.target.node_id if delivery.target else None
         if node_id is None:
             return
-        at = rfc3339(delivery.ended_at)
+        shown = {
+            **members,
+            "taskStatus": task_status,
+            "taskUpdatedAt": rfc3339(delivery.ended_at),
+        }
         await self._edit(
             delivery,
-            f"job:{delivery.job_id}:failed",
+            f"job:{delivery.job_id}:{task_status}",
             [node_id],
-            lambda nodes: mark_failed(delivery.job_id, node_id, nodes, error=error, at=at),
+            lambda nodes: show_end(delivery.job_id, node_id, nodes, shown),
         )
 
     async def _edit(

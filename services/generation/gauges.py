@@ -13,7 +13,9 @@ LOOK_SECONDS = 5.0
 
 _STATES = (
     "claimable_pending",
+    "blocked_pending",
     "delayed_pending",
+    "waiting",
     "running_active",
     "expired_running",
     "delivering",
@@ -32,7 +34,7 @@ class Gauges:
         )
         self._oldest_wait = Gauge(
             "gesso_generation_oldest_wait_seconds",
-            "How long the oldest claimable job has waited; 0 if there is none.",
+            "How long the oldest job that could be claimed, or is blocked, has waited; else 0.",
             registry=registry,
         )
         self._workers = Gauge(

@@ -49,8 +49,8 @@ WITH ended AS (
       FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[])
            AS item (worker_id, job_id, lease_token, outputs, warning)
      WHERE {_HELD}
-    RETURNING job.key, job.job_id, job.account_id, job.lease_token, job.status, item.worker_id,
-              item.outputs, item.warning
+    RETURNING job.key, job.job_id, job.account_id, job.lease_token, job.status, job.kind,
+              now() - job.claimed_at AS took, item.worker_id, item.outputs, item.warning
 ), outcome AS (
     INSERT INTO generation.outcome (job_key, lease_token, worker_id, outputs, warning)
     SELECT key, lease_token, worker_id, outputs, warning
@@ -83,7 +83,7 @@ WITH ended AS (
       FROM ended
      WHERE status = 'completed'
 )
-SELECT worker_id, job_id, lease_token, account_id, status
+SELECT worker_id, job_id, lease_token, account_id, status, kind, took
   FROM ended
 """
 
@@ -137,6 +137,17 @@ SELECT outcome.worker_id, asked.job_id, outcome.lease_token, outcome.error IS NU
    AND outcome.job_key = ANY(ARRAY(SELECT key FROM asked))
 """
 
+# Of the leases that do not hold, those whose jobs their owners cancelled meanwhile.
+READ_CANCELLED = """
+SELECT item.worker_id, job.job_id, job.lease_token
+  FROM generation.job AS job
+  JOIN unnest($1::text[], $2::text[], $3::bigint[]) AS item (worker_id, job_id, lease_token)
+    ON item.job_id = job.job_id
+   AND item.lease_token = job.lease_token
+ WHERE job.job_id = ANY($2::text[])
+   AND job.status = ANY('{cancelled}')
+"""
+
 # The lock keeps the transitions of the job away until the summary is written.
 UPDATE_PHASE = """
 WITH held AS (
@@ -172,6 +183,14 @@ class Standing:
     status: str
 
 
+@dataclass(frozen=True)
+class Made(Standing):
+    """How long the attempt took that made the result."""
+
+    kind: str
+    took: timedelta
+
+
 class LeasesStore:
     """The attempts of all workers."""
 
@@ -185,7 +204,12 @@ class LeasesStore:
         rows = await self._database.fetch(RENEW_LEASES, *_columns(leases), lengths)
         return {_lease(row) for row in rows}
 
-    async def complete(self, completions: Sequence[Completion]) -> dict[Lease, Standing]:
+    async def cancelled(self, leases: Sequence[Lease]) -> set[Lease]:
+        """Those of the leases that ended because the owners of their jobs cancelled them."""
+        rows = await self._database.fetch(READ_CANCELLED, *_columns(leases))
+        return {_lease(row) for row in rows}
+
+    async def complete(self, completions: Sequence[Completion]) -> dict[Lease, Made]:
         """Ends attempts with results; those whose leases held, with where their jobs are."""
         rows = await self._database.fetch(
             COMPLETE,
@@ -196,7 +220,10 @@ class LeasesStore:
             ],
             [completion.warning for completion in completions],
         )
-        return {_lease(row): Standing(row["account_id"], row["status"]) for row in rows}
+        return {
+            _lease(row): Made(row["account_id"], row["status"], row["kind"], row["took"])
+            for row in rows
+        }
 
     async def fail(self, failings: Sequence[Failing]) -> dict[Lease, Standing]:
         """Ends attempts with errors; those whose leases held, with where their jobs are."""

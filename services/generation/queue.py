@@ -11,11 +11,15 @@ from servicekit.client import CALL_SECONDS, Client
 from servicekit.errors import Failure
 from servicekit.identity import Behalf
 from services.generation.domain.failures import LeaseFenced
-from services.generation.domain.jobs import ClaimedJob, Output, Phase
+from services.generation.domain.jobs import ClaimedJob, Held, Output, Phase
 
 _PHASES = {
     Phase.GENERATING: generation_pb2.JOB_PHASE_GENERATING,
     Phase.PROCESSING: generation_pb2.JOB_PHASE_PROCESSING,
+}
+_HELD = {
+    generation_pb2.LEASE_OUTCOME_OK: Held.OK,
+    generation_pb2.LEASE_OUTCOME_CANCELLED: Held.CANCELLED,
 }
 
 
@@ -53,7 +57,7 @@ class Queue:
             for job in response.jobs
         ]
 
-    async def renew(self, jobs: Sequence[ClaimedJob], *, seconds: float) -> list[bool]:
+    async def renew(self, jobs: Sequence[ClaimedJob], *, seconds: float) -> list[Held]:
         """Extends the leases of jobs; which of them held. Gives up after `seconds`."""
         request = generation_pb2.RenewLeasesRequest(
             worker_id=self._worker_id,
@@ -63,7 +67,7 @@ class Queue:
         response = await self._client.call(
             self._stub.RenewLeases, request, Behalf(), seconds=seconds
         )
-        return [outcome == generation_pb2.LEASE_OUTCOME_OK for outcome in response.outcomes]
+        return [_HELD.get(outcome, Held.FENCED) for outcome in response.outcomes]
 
     async def update_phase(self, job: ClaimedJob, phase: Phase, progress: int) -> None:
         """Says what the attempt does. Raises `LeaseFenced`."""

@@ -20,10 +20,13 @@ from services.generation.domain.jobs import (
     Completion,
     Draft,
     Failing,
+    Held,
     Lease,
     Output,
     Phase,
+    Placed,
     Position,
+    Shown,
     Status,
     Summary,
     Target,
@@ -47,6 +50,7 @@ _STATUSES = {
     Status.RUNNING: generation_pb2.JOB_STATUS_RUNNING,
     Status.COMPLETED: generation_pb2.JOB_STATUS_COMPLETED,
     Status.FAILED: generation_pb2.JOB_STATUS_FAILED,
+    Status.CANCELLED: generation_pb2.JOB_STATUS_CANCELLED,
 }
 _STATUS_OF_PROTO: dict[int, Status] = {number: status for status, number in _STATUSES.items()}
 _PHASES: dict[Phase | None, generation_pb2.JobPhase.ValueType] = {
@@ -56,8 +60,9 @@ _PHASES: dict[Phase | None, generation_pb2.JobPhase.ValueType] = {
 }
 _PHASE_OF_PROTO: dict[int, Phase | None] = {number: phase for phase, number in _PHASES.items()}
 _OUTCOMES = {
-    True: generation_pb2.LEASE_OUTCOME_OK,
-    False: generation_pb2.LEASE_OUTCOME_FENCED,
+    Held.OK: generation_pb2.LEASE_OUTCOME_OK,
+    Held.FENCED: generation_pb2.LEASE_OUTCOME_FENCED,
+    Held.CANCELLED: generation_pb2.LEASE_OUTCOME_CANCELLED,
 }
 
 
@@ -114,9 +119,9 @@ class GenerationRpc(GenerationServiceServicer):
         held = await self._service.renew(
             [(_lease(request.worker_id, lease), length) for lease in request.leases]
         )
-        if any(held):
+        if Held.OK in held:
             self._workers.heard(request.worker_id)
-        return generation_pb2.RenewLeasesResponse(outcomes=[_OUTCOMES[ok] for ok in held])
+        return generation_pb2.RenewLeasesResponse(outcomes=[_OUTCOMES[each] for each in held])
 
     async def UpdatePhase(
         self, request: generation_pb2.UpdatePhaseRequest, context: Context
@@ -139,7 +144,7 @@ class GenerationRpc(GenerationServiceServicer):
         held = await self._service.complete(
             [_completion(request.worker_id, message) for message in request.completions]
         )
-        return generation_pb2.CompleteResponse(outcomes=[_OUTCOMES[ok] for ok in held])
+        return generation_pb2.CompleteResponse(outcomes=[_OUTCOMES[each] for each in held])
 
     async def Fail(
         self, request: generation_pb2.FailRequest, context: Context
@@ -152,14 +157,23 @@ class GenerationRpc(GenerationServiceServicer):
                 for message in request.failures
             ]
         )
-        return generation_pb2.FailResponse(outcomes=[_OUTCOMES[ok] for ok in held])
+        return generation_pb2.FailResponse(outcomes=[_OUTCOMES[each] for each in held])
+
+    async def Cancel(
+        self, request: generation_pb2.CancelRequest, context: Context
+    ) -> generation_pb2.CancelResponse:
+        """See generation.proto."""
+        summary = await self._service.cancel(account_of(context), request.job_id)
+        return generation_pb2.CancelResponse(job=proto_from_summary(summary))
 
     async def GetJobSummary(
         self, request: generation_pb2.GetJobSummaryRequest, context: Context
     ) -> generation_pb2.GetJobSummaryResponse:
         """See generation.proto."""
-        summary = await self._service.summary(account_of(context), request.job_id)
-        return generation_pb2.GetJobSummaryResponse(job=proto_from_summary(summary))
+        account_id = account_of(context)
+        summary = await self._service.summary(account_id, request.job_id)
+        (placed,) = await self._service.placed(account_id, [summary])
+        return generation_pb2.GetJobSummaryResponse(job=proto_from_placed(placed))
 
     async def ListJobSummaries(
         self, request: generation_pb2.ListJobSummariesRequest, context: Context
@@ -167,13 +181,25 @@ class GenerationRpc(GenerationServiceServicer):
         """See generation.proto."""
         size = page_size(request.page_size, default=DEFAULT_PAGE_SIZE)
         (before,) = place_from_token(request.page_token)
-        found = await self._service.page(
-            account_of(context), statuses_from_proto(request.statuses), before, size + 1
+        wanted = Shown(
+            statuses_from_proto(request.statuses) or list(Status),
+            with_acknowledged=request.include_acknowledged,
         )
+        account_id = account_of(context)
+        found = await self._service.page(account_id, wanted, before, size + 1)
         shown, next_page_token = page_of(found, size, lambda summary: (summary.key,))
+        placed = await self._service.placed(account_id, shown)
         return generation_pb2.ListJobSummariesResponse(
-            jobs=map(proto_from_summary, shown), next_page_token=next_page_token
+            jobs=map(proto_from_placed, placed), next_page_token=next_page_token
         )
+
+    async def AcknowledgeJobSummaries(
+        self, request: generation_pb2.AcknowledgeJobSummariesRequest, context: Context
+    ) -> generation_pb2.AcknowledgeJobSummariesResponse:
+        """See generation.proto."""
+        _check_number(request.job_ids, "jobIds")
+        jobs = await self._service.acknowledge(account_of(context), request.job_ids)
+        return generation_pb2.AcknowledgeJobSummariesResponse(jobs=map(proto_from_summary, jobs))
 
     async def GetQueueOverview(
         self, request: generation_pb2.GetQueueOverviewRequest, context: Context
@@ -183,6 +209,7 @@ class GenerationRpc(GenerationServiceServicer):
         return generation_pb2.GetQueueOverviewResponse(
             pending=overview.pending,
             running=overview.running,
+            unacknowledged=overview.unacknowledged,
             update_time=timestamp_from_time(overview.updated_at),
         )
 
@@ -219,6 +246,7 @@ def draft_from_proto(request: generation_pb2.EnqueueRequest) -> Draft:
             params=loads(request.params),
             canvas_id=request.canvas_id,
             target=target,
+            priority=request.priority,
         )
     )
 
@@ -259,7 +287,18 @@ def proto_from_summary(summary: Summary) -> generation_pb2.JobSummary:
         start_time=timestamp_from_time(summary.started_at),
         end_time=timestamp_from_time(summary.ended_at),
         update_time=timestamp_from_time(summary.updated_at),
+        acknowledge_time=timestamp_from_time(summary.acknowledged_at),
     )
+
+
+def proto_from_placed(placed: Placed) -> generation_pb2.JobSummary:
+    """A job with its place in the queue, as a message."""
+    job = proto_from_summary(placed.summary)
+    if placed.position is not None:
+        job.queue_position = placed.position
+    if placed.eta is not None:
+        job.eta.FromTimedelta(placed.eta)
+    return job
 
 
 def proto_from_news(news: News[Summary]) -> generation_pb2.JobChanges:
@@ -276,7 +315,9 @@ def proto_from_queue_stats(stats: QueueStats) -> generation_pb2.GetQueueStatsRes
     """The numbers of the whole queue, as a message."""
     message = generation_pb2.GetQueueStatsResponse(
         claimable_pending=stats.claimable_pending,
+        blocked_pending=stats.blocked_pending,
         delayed_pending=stats.delayed_pending,
+        waiting=stats.waiting,
         running_active=stats.running_active,
         expired_running=stats.expired_running,
         delivering=stats.delivering,

@@ -26,8 +26,10 @@ from services.generation.service import GenerationService
 from services.generation.settings import Settings
 from services.generation.stats import Stats
 from services.generation.stats_store import StatsStore
-from services.generation.store import QueueStore
+from services.generation.store import ANY_NUMBER, QueueStore
 from services.generation.summaries_store import SummariesStore
+from services.generation.turns import Turns
+from services.generation.turns_store import TurnsStore
 from services.generation.wakeups import CHANGED, Wakeups, waking
 from services.generation.wallet import WalletService
 from services.generation.wallet_rpc import WalletRpc
@@ -45,6 +47,7 @@ _WALLET = wallet_pb2.DESCRIPTOR.services_by_name["WalletService"].full_name
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[int]:
     """Serves the queue and the wallets inside the block, and yields the port."""
+    capacities = settings.capacities()
     draining = asyncio.Event()
     wakeups = Wakeups()
     pace = Pace(
@@ -63,17 +66,32 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
     ):
         store = QueueStore(database)
         summaries = SummariesStore(database)
+        turns = Turns(
+            TurnsStore(database),
+            wakeups,
+            limit=settings.running_limit,
+            poll_seconds=settings.poll_seconds,
+        )
         service = GenerationService(
             store,
             LeasesStore(database),
             summaries,
             wakeups,
+            turns,
             backlog_limit=settings.backlog_limit,
+            has_limits=bool(capacities),
         )
+        channels = {**ANY_NUMBER, **capacities}
         workers = Workers(WorkersStore(database))
-        stats = Stats(StatsStore(database))
+        stats = Stats(StatsStore(database), channels)
         claims = Claims(
-            store, wakeups, workers, draining=draining, poll_seconds=settings.poll_seconds
+            store,
+            wakeups,
+            turns,
+            workers,
+            channels=channels,
+            draining=draining,
+            poll_seconds=settings.poll_seconds,
         )
         watches = Watches(summaries, look_seconds=LOOK_ROUNDS * settings.poll_seconds)
         generation = GenerationRpc(service, claims, watches, workers, stats)
@@ -84,7 +102,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             upkeep.append(Gauges(metrics.registry).show_forever(stats))
         async with (
             service.settling(),
-            background(*upkeep),
+            background(turns.give_forever(), turns.look_forever(), *upkeep),
             watching(
                 watches,
                 database_url=settings.database.database_url,

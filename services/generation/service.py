@@ -1,31 +1,42 @@
 """What can be done with jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from uuid import uuid4
 
 from servicekit.errors import IdempotencyKeyReused, NotFound
 from services.generation.batches import Batches, settling
+from services.generation.domain.durations import Durations
 from services.generation.domain.failures import (
     BacklogFull,
     InsufficientBalance,
+    JobFinishing,
     LeaseFenced,
 )
 from services.generation.domain.jobs import (
+    ENDS,
     Completion,
     Draft,
     Failing,
+    Held,
     Lease,
     Overview,
     Phase,
+    Placed,
+    Shown,
     Status,
     Summary,
 )
 from services.generation.leases_store import LeasesStore, Standing
 from services.generation.store import QueueStore
 from services.generation.summaries_store import SummariesStore
+from services.generation.turns import Turns
+from services.generation.turns_store import Place
 from services.generation.wakeups import Wakeups
+
+# Nobody counts further how many jobs are before one.
+MAX_COUNTED = 1_000
 
 Renewal = tuple[Lease, timedelta]
 
@@ -39,14 +50,20 @@ class GenerationService:
         leases: LeasesStore,
         summaries: SummariesStore,
         wakeups: Wakeups,
+        turns: Turns,
         *,
         backlog_limit: int,
+        has_limits: bool = False,
     ) -> None:
+        """`has_limits` says that some channel has room for only so many jobs."""
         self._store = store
         self._leases = leases
         self._summaries = summaries
         self._wakeups = wakeups
+        self._turns = turns
         self._backlog_limit = backlog_limit
+        self._has_limits = has_limits
+        self._durations = Durations()
         self._renewals = Batches(self._renew)
         self._completions = Batches(self._complete)
         self._failings = Batches(self._fail)
@@ -64,29 +81,55 @@ class GenerationService:
         async with self._store.locked(account_id) as account:
             if account is None:
                 raise InsufficientBalance(balance_micros=0, price_micros=draft.price_micros)
-            waiting, key, digest = await account.gather(draft.dedupe_key)
+            found = await account.gather(draft.dedupe_key)
+            key, is_pending = found.key, found.under_way < self._turns.limit
 
             is_repeat = key is not None
-            if is_repeat and digest != draft.digest:
+            if is_repeat and found.digest != draft.digest:
                 raise IdempotencyKeyReused
             if key is None:
-                if waiting >= self._backlog_limit:
+                if found.waiting >= self._backlog_limit:
                     raise BacklogFull(self._backlog_limit)
                 if account.balance_micros < draft.price_micros:
                     raise InsufficientBalance(
                         balance_micros=account.balance_micros, price_micros=draft.price_micros
                     )
                 job_id = f"extgen-{uuid4()}"
-                key = await account.enqueue(job_id, draft)
+                key = await account.enqueue(job_id, draft, is_pending=is_pending)
         if not is_repeat:
-            self._wakeups.job_came()
+            if is_pending:
+                self._wakeups.jobs_came()
+            else:
+                self._turns.may_be_free([account_id])
             self._wakeups.job_changed(job_id, account_id)
         summary = await self._summaries.summary_of_key(account_id, key)
         assert summary is not None
         return summary, is_repeat
 
-    async def renew(self, renewals: Sequence[Renewal]) -> list[bool]:
-        """Extends leases from now on; which of them held."""
+    async def cancel(self, account_id: str, job_id: str) -> Summary:
+        """Cancels and refunds a job, also one that is worked on (GN25); the job as it is then.
+
+        Raises `NotFound`, or `JobFinishing` if it has a result or an end already.
+        """
+        is_cancelled = await self._store.cancel(account_id, job_id)
+        summary = await self.summary(account_id, job_id)
+        if is_cancelled:
+            self._wakeups.job_changed(job_id, account_id)
+            self._wakeups.deliveries.wake()
+            self._free([account_id])
+        elif summary.status is not Status.CANCELLED:
+            raise JobFinishing
+        return summary
+
+    async def acknowledge(self, account_id: str, job_ids: Sequence[str]) -> list[Summary]:
+        """Takes note that the ends of jobs were seen; those of the jobs that are over (GN26)."""
+        for job_id in await self._summaries.acknowledge(account_id, job_ids):
+            self._wakeups.job_changed(job_id, account_id)
+        changes = await self._summaries.newest(job_ids, [account_id])
+        return [change.item for change in changes if change.item.status in ENDS]
+
+    async def renew(self, renewals: Sequence[Renewal]) -> list[Held]:
+        """Extends leases from now on; which of them held, and whose jobs were cancelled."""
         return await self._renewals.outcomes(renewals)
 
     async def update_phase(self, lease: Lease, phase: Phase, progress: int) -> None:
@@ -96,14 +139,14 @@ class GenerationService:
             raise LeaseFenced
         self._wakeups.job_changed(lease.job_id, account_id)
 
-    async def complete(self, completions: Sequence[Completion]) -> list[bool]:
+    async def complete(self, completions: Sequence[Completion]) -> list[Held]:
         """Ends attempts with results: the commit point (GN9); which of the leases held.
 
         A repeat of a completion that was accepted is accepted.
         """
         return await self._completions.outcomes(completions)
 
-    async def fail(self, failings: Sequence[Failing]) -> list[bool]:
+    async def fail(self, failings: Sequence[Failing]) -> list[Held]:
         """Ends attempts with errors (GN13); which of the leases held.
 
         A repeat of a failure that was accepted is accepted.
@@ -117,44 +160,75 @@ class GenerationService:
             raise NotFound("job")
         return summary
 
-    async def page(
-        self, account_id: str, statuses: Sequence[Status], before: int, limit: int
-    ) -> list[Summary]:
-        """Up to `limit` jobs with keys below `before`, newest first; of all statuses if none."""
-        return await self._summaries.page(account_id, statuses or list(Status), before, limit)
+    async def page(self, account_id: str, shown: Shown, before: int, limit: int) -> list[Summary]:
+        """Up to `limit` of the jobs to be shown with keys below `before`, newest first."""
+        return await self._summaries.page(account_id, shown, before, limit)
 
     async def overview(self, account_id: str) -> Overview:
         """How many jobs the account has under way."""
         return await self._summaries.overview(account_id)
 
-    async def _renew(self, renewals: Sequence[Renewal]) -> list[bool]:
-        held = await self._leases.renew(sorted(renewals, key=lambda renewal: renewal[0].job_id))
-        return [lease in held for lease, _ in renewals]
+    async def placed(self, account_id: str, summaries: Sequence[Summary]) -> list[Placed]:
+        """Jobs of the account with their places in the queue, those that wait (GN29)."""
+        places = {}
+        if any(summary.status is Status.PENDING for summary in summaries):
+            places = await self._turns.places(account_id)
+        return [self._placed(summary, places.get(summary.job_id)) for summary in summaries]
 
-    async def _complete(self, completions: Sequence[Completion]) -> list[bool]:
+    def _placed(self, summary: Summary, place: Place | None) -> Placed:
+        if place is None or summary.status is not Status.PENDING:
+            return Placed(summary)
+        eta = self._durations.eta(summary.kind, ahead=place.ahead, running=place.running)
+        return Placed(summary, min(place.ahead, MAX_COUNTED) + 1, eta)
+
+    async def _renew(self, renewals: Sequence[Renewal]) -> list[Held]:
+        leases = [lease for lease, _ in renewals]
+        held = await self._leases.renew(sorted(renewals, key=lambda renewal: renewal[0].job_id))
+        lost = [lease for lease in leases if lease not in held]
+        cancelled = await self._leases.cancelled(lost) if lost else set()
+        return [_held(lease in held, is_cancelled=lease in cancelled) for lease in leases]
+
+    async def _complete(self, completions: Sequence[Completion]) -> list[Held]:
         leases = [completion.lease for completion in completions]
         ended = await self._leases.complete(sorted(completions, key=_by_job))
+        for made in ended.values():
+            self._durations.took(made.kind, made.took)
         self._wake(ended)
-        return await self._held(leases, ended, with_result=True)
+        return await self._outcomes(leases, ended, with_result=True)
 
-    async def _fail(self, failings: Sequence[Failing]) -> list[bool]:
+    async def _fail(self, failings: Sequence[Failing]) -> list[Held]:
         leases = [failing.lease for failing in failings]
         ended = await self._leases.fail(sorted(failings, key=_by_job))
         self._wake(ended)
-        return await self._held(leases, ended, with_result=False)
+        return await self._outcomes(leases, ended, with_result=False)
 
-    def _wake(self, ended: dict[Lease, Standing]) -> None:
+    def _wake(self, ended: Mapping[Lease, Standing]) -> None:
         for lease, standing in ended.items():
             self._wakeups.job_changed(lease.job_id, standing.account_id)
         if any(standing.status == "delivering" for standing in ended.values()):
             self._wakeups.deliveries.wake()
+        self._free(
+            [standing.account_id for standing in ended.values() if standing.status != "pending"]
+        )
 
-    async def _held(
-        self, leases: Sequence[Lease], ended: dict[Lease, Standing], *, with_result: bool
-    ) -> list[bool]:
+    def _free(self, account_ids: Collection[str]) -> None:
+        """Jobs of these accounts were under way, and are no more."""
+        self._turns.may_be_free(account_ids)
+        if self._has_limits:
+            self._wakeups.jobs_came(len(account_ids))
+
+    async def _outcomes(
+        self, leases: Sequence[Lease], ended: Mapping[Lease, Standing], *, with_result: bool
+    ) -> list[Held]:
         unsaid = [lease for lease in leases if lease not in ended]
         accepted = await self._leases.accepted(unsaid, with_result=with_result) if unsaid else set()
-        return [lease in ended or lease in accepted for lease in leases]
+        return [_held(lease in ended or lease in accepted) for lease in leases]
+
+
+def _held(is_held: bool, *, is_cancelled: bool = False) -> Held:
+    if is_held:
+        return Held.OK
+    return Held.CANCELLED if is_cancelled else Held.FENCED
 
 
 def _by_job(ending: Completion | Failing) -> str:

@@ -13,6 +13,7 @@ from servicekit.settings import (
     WrongSettings,
     setting,
 )
+from services.generation.domain.prices import CHANNELS
 from services.generation.domain.scaling import TARGET_JOBS_PER_WORKER, Limits
 
 CanvasAddress = Annotated[
@@ -38,6 +39,23 @@ class Settings(ServerSettings, frozen=True, kw_only=True):
     backlog_limit: Annotated[
         int, setting("At most so many jobs of an account wait.", example="100", ge=1)
     ] = 100
+    running_limit: Annotated[
+        int,
+        setting(
+            "At most so many jobs of an account are worked on, or next in line for it.",
+            example="4",
+            ge=1,
+        ),
+    ] = 4
+    channel_limits: Annotated[
+        str,
+        setting(
+            "At most so many jobs of a provider's channel are worked on at once; of a channel that "
+            "is not named any number.",
+            example="studio=8",
+            pattern=r"^([a-z0-9-]+=[1-9][0-9]{0,5}(,[a-z0-9-]+=[1-9][0-9]{0,5})*)?$",
+        ),
+    ] = ""
     poll_seconds: Annotated[
         float,
         setting(
@@ -77,6 +95,20 @@ class Settings(ServerSettings, frozen=True, kw_only=True):
     ] = None
     # The controller's own setting: who scales by the one or the other means the same.
     controller_target_jobs_per_worker: TargetJobsPerWorker = TARGET_JOBS_PER_WORKER
+
+    def capacities(self) -> dict[str, int]:
+        """How many jobs may be worked on at once, by channels that have a limit.
+
+        Raises `WrongSettings` for a channel that is not there.
+        """
+        pairs = (limit.split("=") for limit in self.channel_limits.split(",") if limit)
+        limits = {name: int(number) for name, number in pairs}
+        unknown = ", ".join(limits.keys() - set(CHANNELS))
+        if unknown:
+            there = ", ".join(CHANNELS)
+            line = f"GESSO_GENERATION_CHANNEL_LIMITS names {unknown}; the channels are {there}."
+            raise WrongSettings([line])
+        return limits
 
 
 class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):

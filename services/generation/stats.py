@@ -1,6 +1,7 @@
 """Tells the numbers of the queue, however many ask."""
 
 import asyncio
+from collections.abc import Mapping
 
 from servicekit.lookups import Lookups
 from services.generation.domain.scaling import SEEN_WITHIN, QueueStats
@@ -12,8 +13,9 @@ MAX_AGE_SECONDS = 1.0
 class Stats:
     """The numbers of the queue, read by one query at a time."""
 
-    def __init__(self, store: StatsStore) -> None:
+    def __init__(self, store: StatsStore, channels: Mapping[str, int | None]) -> None:
         self._store = store
+        self._channels = channels
         self._lookups: Lookups[None, QueueStats] = Lookups(self._read)
         self._last: tuple[float, QueueStats] | None = None
 
@@ -33,6 +35,6 @@ class Stats:
 
     async def _read(self, _keys: object) -> dict[None, QueueStats]:
         began = asyncio.get_running_loop().time()
-        stats = await self._store.count(SEEN_WITHIN)
+        stats = await self._store.count(SEEN_WITHIN, self._channels)
         self._last = (began, stats)
         return {None: stats}

@@ -1,11 +1,11 @@
-"""Remembers the queue: what is asked for, and who claimed it.
+"""Remembers the queue: what is asked for, who claimed it, and what its owner took back.
 
 Every transition of a job keeps job, summary, event and ledger in one statement. Rows that belong
 to a job are found by an array or a value, never by joining alone what another part of the
 statement returns, so that even a plan made on an empty table uses the index (GN20).
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
@@ -21,13 +21,21 @@ from services.generation.domain.jobs import (
     Draft,
     Position,
 )
-from services.generation.wallet_store import REFUND_FAILED, locked_balance
+from services.generation.domain.prices import CHANNELS
+from services.generation.wallet_store import locked_balance, refunds
+
+# Every channel, each with any number of jobs at once.
+ANY_NUMBER: Mapping[str, int | None] = dict.fromkeys(CHANNELS)
 
 GATHER = """
 SELECT (SELECT count(*)
           FROM generation.summary
          WHERE account_id = $1
            AND status = 'pending') AS waiting,
+       (SELECT count(*)
+          FROM generation.job
+         WHERE account_id = $1
+           AND status IN ('pending', 'running')) AS under_way,
        known.key,
        (SELECT digest
           FROM generation.payload
@@ -52,8 +60,8 @@ WITH charged AS (
 ), job AS (
     INSERT INTO generation.job
            (job_id, account_id, dedupe_key, kind, canvas_id, node_id, delivers, max_attempts,
-            price_micros)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+            price_micros, channel, priority, status)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $16, $17, $18)
     RETURNING key
 ), payload AS (
     INSERT INTO generation.payload (job_key, digest, params, position_x, position_y)
@@ -71,41 +79,59 @@ SELECT key, $1, $2, $4, $14, $15, $9, $5, $6
 RETURNING job_key
 """
 
-# Expired leases first, then what waits. What expired with no attempts left fails and is refunded
-# here (GN8). The claim's row makes a repeat take nothing anew, also one that runs at the same
-# time: it waits for the row, and finds it taken (GN6).
+# Expired leases first, then what is pending, in channels that have room. What expired with no
+# attempts left fails and is refunded here (GN8). The claim's row makes a repeat take nothing anew,
+# also one that runs at the same time: it waits for the row, and finds it taken (GN6).
 CLAIM = f"""
 WITH known AS (
     SELECT job_keys
       FROM generation.claim
      WHERE worker_id = $1
        AND claim_id = $2
+), channel AS (
+    SELECT name,
+           least($3::bigint,
+                 capacity - CASE WHEN capacity IS NOT NULL
+                                 THEN (SELECT count(*)
+                                         FROM generation.job
+                                        WHERE status = 'running'
+                                          AND job.channel = asked.name)
+                            END) AS room
+      FROM unnest($6::text[], $7::bigint[]) AS asked (name, capacity)
+     WHERE NOT EXISTS (SELECT FROM known)
 ), expired AS (
-    SELECT key, lease_token, attempt < max_attempts AS is_tried_again
-      FROM generation.job
-     WHERE status = 'running'
-       AND lease_until <= now()
-     ORDER BY lease_until
-     LIMIT CASE WHEN EXISTS (SELECT FROM known) THEN 0 ELSE $3::bigint END
-       FOR UPDATE SKIP LOCKED
-), waiting AS (
-    SELECT key, lease_token
-      FROM generation.job
-     WHERE status = 'pending'
-       AND available_at >= $5
-       AND available_at <= now()
-     ORDER BY available_at, key
-     LIMIT CASE WHEN EXISTS (SELECT FROM known) THEN 0
-                ELSE $3::bigint - (SELECT count(*) FROM expired WHERE is_tried_again)
-           END
-       FOR UPDATE SKIP LOCKED
+    SELECT late.*
+      FROM channel
+     CROSS JOIN LATERAL (SELECT key, lease_token, attempt < max_attempts AS is_tried_again
+                           FROM generation.job
+                          WHERE status = 'running'
+                            AND job.channel = channel.name
+                            AND lease_until <= now()
+                          ORDER BY lease_until
+                          LIMIT $3::bigint
+                            FOR UPDATE SKIP LOCKED) AS late
+     LIMIT $3::bigint
+), ready AS (
+    SELECT next.*
+      FROM channel
+     CROSS JOIN LATERAL (SELECT key, lease_token, priority, available_at
+                           FROM generation.job
+                          WHERE status = 'pending'
+                            AND job.channel = channel.name
+                            AND available_at >= $5
+                            AND available_at <= now()
+                          ORDER BY priority, available_at, key
+                          LIMIT greatest(channel.room, 0)
+                            FOR UPDATE SKIP LOCKED) AS next
+     ORDER BY priority, available_at, key
+     LIMIT $3::bigint - (SELECT count(*) FROM expired WHERE is_tried_again)
 ), found AS (
     SELECT key, lease_token + 1 AS lease_token
       FROM expired
      WHERE is_tried_again
     UNION ALL
     SELECT key, lease_token + 1
-      FROM waiting
+      FROM ready
 ), registered AS (
     INSERT INTO generation.claim (worker_id, claim_id, job_keys, lease_tokens)
     SELECT $1, $2, array_agg(key), array_agg(lease_token)
@@ -119,7 +145,8 @@ WITH known AS (
            worker_id   = $1,
            attempt     = attempt + 1,
            lease_token = lease_token + 1,
-           lease_until = now() + $4::interval
+           lease_until = now() + $4::interval,
+           claimed_at  = now()
      WHERE key = ANY(ARRAY(SELECT unnest(job_keys) FROM registered))
     RETURNING key, job_id, lease_token, account_id, kind, canvas_id, attempt, available_at
 ), claimed_summary AS (
@@ -142,7 +169,7 @@ WITH known AS (
            deliver_at  = CASE WHEN node_id IS NOT NULL THEN now() END
      WHERE key = ANY(ARRAY(SELECT key FROM expired WHERE NOT is_tried_again))
     RETURNING key, job_id, account_id, price_micros, lease_token, deliver_at
-), {REFUND_FAILED}, failed_summary AS (
+), {refunds("failed")}, failed_summary AS (
     UPDATE generation.summary AS summary
        SET status          = 'failed',
            phase           = NULL,
@@ -199,12 +226,62 @@ SELECT held.*,
 """
 
 
+# Alone in its statement, before the claim counts what is running. A channel that another claim
+# counts is left out.
+LOCK_CHANNELS = """
+SELECT name
+  FROM generation.channel
+ WHERE name = ANY($1::text[])
+ ORDER BY name
+   FOR NO KEY UPDATE SKIP LOCKED
+"""
+
+MAKE_CHANNELS = """
+INSERT INTO generation.channel (name)
+SELECT unnest($1::text[])
+    ON CONFLICT (name) DO NOTHING
+"""
+
+# The status is told so that no partial index answers: the job is found by its id.
+CANCEL = f"""
+WITH cancelled AS (
+    UPDATE generation.job
+       SET status      = 'cancelled',
+           worker_id   = NULL,
+           lease_until = NULL,
+           deliver_at  = CASE WHEN node_id IS NOT NULL THEN now() END
+     WHERE job_id = $2
+       AND account_id = $1
+       AND status <> ALL('{{delivering,completed,failed,cancelled}}')
+    RETURNING key, job_id, account_id, price_micros, lease_token
+), {refunds("cancelled")}, summary AS (
+    UPDATE generation.summary AS summary
+       SET status          = 'cancelled',
+           phase           = NULL,
+           refund_entry_id = refunded.entry_id,
+           ended_at        = now(),
+           updated_at      = now(),
+           changed_in      = pg_current_xact_id(),
+           ended_in        = pg_current_xact_id()
+      FROM refunded
+     WHERE summary.job_key = refunded.key
+       AND summary.job_key = ANY(ARRAY(SELECT key FROM cancelled))
+), event AS (
+    INSERT INTO generation.event (job_key, kind, lease_token)
+    SELECT key, 'cancelled', lease_token
+      FROM cancelled
+)
+SELECT key
+  FROM cancelled
+"""
+
+
 @dataclass(frozen=True)
 class Claimed:
     """What a claim did: the jobs that it got, and what else came of it.
 
     `failed` are the jobs that had no attempts left, their accounts by their ids; `newest` is when
-    the last of the jobs began to wait.
+    the last of the jobs began to wait. `is_partial` says that another claim had a channel.
     """
 
     jobs: list[ClaimedJob]
@@ -212,6 +289,21 @@ class Claimed:
     failed: dict[str, str]
     is_to_deliver: bool
     newest: datetime | None
+    is_partial: bool
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What decides about a new job.
+
+    How many jobs of the account nobody has claimed, how many of its turns are taken, and key and
+    digest of the job of the dedupe key, if there is one.
+    """
+
+    waiting: int
+    under_way: int
+    key: int | None
+    digest: bytes | None
 
 
 class LockedAccount:
@@ -222,14 +314,14 @@ class LockedAccount:
         self._account_id = account_id
         self.balance_micros = balance_micros
 
-    async def gather(self, dedupe_key: str) -> tuple[int, int | None, bytes | None]:
-        """How many jobs wait; the key and the digest of the job of the dedupe key, if any."""
+    async def gather(self, dedupe_key: str) -> "Gathered":
+        """What there is of the account and of the dedupe key."""
         row = await self._connection.fetchrow(GATHER, self._account_id, dedupe_key)
         assert row is not None
-        return row["waiting"], row["key"], row["digest"]
+        return Gathered(**row)
 
-    async def enqueue(self, job_id: str, draft: Draft) -> int:
-        """Charges the account and stores the job; its key."""
+    async def enqueue(self, job_id: str, draft: Draft, *, is_pending: bool) -> int:
+        """Charges the account and stores the job, which waits for a turn or is pending; its key."""
         target = draft.target
         position = target.position if target else Position()
         key: int = await self._connection.fetchval(
@@ -249,6 +341,9 @@ class LockedAccount:
             position.y,
             SOURCE,
             draft.label,
+            draft.channel,
+            draft.priority,
+            "pending" if is_pending else "waiting",
         )
         return key
 
@@ -258,6 +353,8 @@ class QueueStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        # Whether those that have limits are there for claims to take turns on.
+        self._has_channels = False
 
     @asynccontextmanager
     async def locked(self, account_id: str) -> AsyncIterator[LockedAccount | None]:
@@ -269,26 +366,60 @@ class QueueStore:
             balance = await locked_balance(connection, account_id)
             yield None if balance is None else LockedAccount(connection, account_id, balance)
 
+    async def cancel(self, account_id: str, job_id: str) -> bool:
+        """Cancels and refunds a job that has no result yet; whether it did."""
+        return await self._database.fetchrow(CANCEL, account_id, job_id) is not None
+
     async def claim(
-        self, worker_id: str, claim_id: str, *, limit: int, lease: timedelta, since: datetime
+        self,
+        worker_id: str,
+        claim_id: str,
+        *,
+        limit: int,
+        lease: timedelta,
+        since: datetime,
+        channels: Mapping[str, int | None] = ANY_NUMBER,
     ) -> Claimed:
-        """Takes up to `limit` jobs that expired, or wait since `since` or later."""
-        rows = await self._database.fetch(CLAIM, worker_id, claim_id, limit, lease, since)
-        claimed = sorted(
-            (row for row in rows if row["key"] is not None), key=lambda row: row["key"]
-        )
-        return Claimed(
-            jobs=[_claimed_job(row) for row in claimed],
-            is_repeat=rows[0]["is_repeat"],
-            failed=dict(rows[0]["failed"]),
-            is_to_deliver=rows[0]["is_to_deliver"],
-            newest=max((row["available_at"] for row in claimed), default=None),
-        )
+        """Takes up to `limit` jobs that expired, or are pending since `since` or later.
+
+        Of each channel as many as may run there at once, all claims together; None is any number.
+        """
+        limited = [name for name, capacity in channels.items() if capacity is not None]
+        arguments = (worker_id, claim_id, limit, lease, since)
+        if not limited:
+            rows = await self._database.fetch(
+                CLAIM, *arguments, list(channels), [None] * len(channels)
+            )
+            return _claimed(rows, is_partial=False)
+        if not self._has_channels:
+            await self._database.execute(MAKE_CHANNELS, limited)
+            self._has_channels = True
+        async with self._database.transaction() as connection:
+            locked = {row["name"] for row in await connection.fetch(LOCK_CHANNELS, limited)}
+            open_ = {
+                name: capacity
+                for name, capacity in channels.items()
+                if capacity is None or name in locked
+            }
+            rows = await connection.fetch(CLAIM, *arguments, list(open_), list(open_.values()))
+        return _claimed(rows, is_partial=len(open_) < len(channels))
 
     async def claimed_before(self, worker_id: str, claim_id: str) -> list[ClaimedJob]:
         """What a claim got, as far as its leases live."""
         rows = await self._database.fetch(READ_CLAIM, worker_id, claim_id)
         return [_claimed_job(row) for row in rows]
+
+
+def _claimed(rows: Sequence[asyncpg.Record], *, is_partial: bool) -> Claimed:
+    claimed = sorted((row for row in rows if row["key"] is not None), key=lambda row: row["key"])
+    return Claimed(
+        jobs=[_claimed_job(row) for row in claimed],
+        is_repeat=rows[0]["is_repeat"],
+        failed=dict(rows[0]["failed"]),
+        is_to_deliver=rows[0]["is_to_deliver"],
+        newest=max((row["available_at"] for row in claimed), default=None),
+        is_partial=is_partial,
+    )
 
 
 def _claimed_job(row: asyncpg.Record) -> ClaimedJob:

@@ -1,4 +1,4 @@
-"""Reads what people may see of their jobs: the summaries, and no other table (GN16)."""
+"""Keeps what people may see of their jobs: the summaries, and no other table (GN16)."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -7,7 +7,7 @@ import asyncpg
 
 from servicekit.postgres import Database
 from servicekit.watches import Asked, Change, Found, columns_from_asked, found_from_rows
-from services.generation.domain.jobs import Overview, Phase, Status, Summary
+from services.generation.domain.jobs import Overview, Phase, Shown, Status, Summary
 
 _COLUMNS = ", ".join(
     f"summary.{'job_key AS key' if field.name == 'key' else field.name}"
@@ -28,37 +28,81 @@ SELECT {_COLUMNS}
    AND account_id = $1
 """
 
-# One walk of the index for each status.
+# One walk of an index for each status: of all that have it, or of what nobody has seen the end of.
 LIST_SUMMARIES = f"""
 SELECT summary.*
   FROM unnest($2::text[]) AS wanted (status)
- CROSS JOIN LATERAL (SELECT {_COLUMNS}
-                       FROM generation.summary AS summary
-                      WHERE summary.account_id = $1
-                        AND summary.status = wanted.status
-                        AND summary.job_key < $3
-                      ORDER BY summary.job_key DESC
-                      LIMIT $4) AS summary
+ CROSS JOIN LATERAL ((SELECT {_COLUMNS}
+                        FROM generation.summary AS summary
+                       WHERE summary.account_id = $1
+                         AND summary.status = wanted.status
+                         AND summary.job_key < $3
+                         AND ($5 OR wanted.status IN ('pending', 'running'))
+                       ORDER BY summary.job_key DESC
+                       LIMIT $4)
+                      UNION ALL
+                     (SELECT {_COLUMNS}
+                        FROM generation.summary AS summary
+                       WHERE summary.account_id = $1
+                         AND summary.status = wanted.status
+                         AND summary.job_key < $3
+                         AND summary.ended_at IS NOT NULL
+                         AND summary.acknowledged_at IS NULL
+                         AND NOT $5
+                       ORDER BY summary.job_key DESC
+                       LIMIT $4)) AS summary
  ORDER BY summary.key DESC
  LIMIT $4
 """
 
-# What is over last changed when it ended.
+# What is over last changed when it ended, or was acknowledged.
 READ_OVERVIEW = """
 SELECT count(*) FILTER (WHERE status = 'pending') AS pending,
        count(*) FILTER (WHERE status = 'running') AS running,
+       (SELECT count(*)
+          FROM (SELECT
+                  FROM generation.summary
+                 WHERE account_id = $1
+                   AND ended_at IS NOT NULL
+                   AND acknowledged_at IS NULL
+                 LIMIT 1000) AS unread) AS unacknowledged,
        greatest(max(updated_at),
-                (SELECT ended_at
+                (SELECT updated_at
                    FROM generation.summary
                   WHERE account_id = $1
-                    AND ended_at IS NOT NULL
-                  ORDER BY ended_at DESC
+                    AND ended_in IS NOT NULL
+                  ORDER BY ended_in DESC
                   LIMIT 1)) AS updated_at
   FROM generation.summary
  WHERE account_id = $1
    AND status = ANY('{pending,running}')
 """
 
+# The conditions are told so that the jobs are found by their ids.
+ACKNOWLEDGE = """
+WITH acknowledged AS (
+    UPDATE generation.summary
+       SET acknowledged_at = now(),
+           updated_at      = now(),
+           changed_in      = pg_current_xact_id(),
+           ended_in        = pg_current_xact_id()
+     WHERE job_key = ANY(ARRAY(SELECT job_key
+                                 FROM generation.summary
+                                WHERE job_id = ANY($2::text[])
+                                  AND account_id = $1
+                                ORDER BY job_id
+                                  FOR NO KEY UPDATE))
+       AND num_nonnulls(ended_at) = 1
+       AND num_nulls(acknowledged_at) = 1
+    RETURNING job_key, job_id
+), event AS (
+    INSERT INTO generation.event (job_key, kind)
+    SELECT job_key, 'acknowledged'
+      FROM acknowledged
+)
+SELECT job_id
+  FROM acknowledged
+"""
 
 # Those whose account somebody watches.
 READ_NEWEST = f"""
@@ -120,12 +164,17 @@ class SummariesStore:
         row = await self._database.fetchrow(READ_SUMMARY_OF_KEY, account_id, key)
         return _summary(row) if row else None
 
-    async def page(
-        self, account_id: str, statuses: Sequence[Status], before: int, limit: int
-    ) -> list[Summary]:
-        """Up to `limit` jobs in one of the statuses with keys below `before`, newest first."""
-        rows = await self._database.fetch(LIST_SUMMARIES, account_id, statuses, before, limit)
+    async def page(self, account_id: str, shown: Shown, before: int, limit: int) -> list[Summary]:
+        """Up to `limit` of the jobs to be shown with keys below `before`, newest first."""
+        rows = await self._database.fetch(
+            LIST_SUMMARIES, account_id, shown.statuses, before, limit, shown.with_acknowledged
+        )
         return [_summary(row) for row in rows]
+
+    async def acknowledge(self, account_id: str, job_ids: Sequence[str]) -> list[str]:
+        """Takes note that the ends of jobs were seen; those that were over, and not seen before."""
+        rows = await self._database.fetch(ACKNOWLEDGE, account_id, job_ids)
+        return [row["job_id"] for row in rows]
 
     async def newest(
         self, job_ids: Sequence[str], account_ids: Sequence[str]

@@ -73,11 +73,11 @@ class Wakeups:
         self._changed: dict[str, str] = {}
         self._news = asyncio.Event()
 
-    def job_came(self) -> None:
-        """A job can be claimed."""
-        self.pending.wake()
+    def jobs_came(self, count: int = 1) -> None:
+        """So many jobs can be claimed."""
+        self.pending.wake(count)
         self.arrivals.wake_all()
-        self._came += 1
+        self._came += count
         self._news.set()
 
     def job_changed(self, job_id: str, account_id: str) -> None:

@@ -59,39 +59,50 @@ SELECT {ENTRY_COLUMNS}
  LIMIT $3
 """
 
-# Gives back the price of each job of the CTE `failed (key, job_id, account_id, price_micros)`, in
-# the statement that ends them (GN8). `refunded` tells the entry of each. A row that another
-# transaction changed is read anew with the rows that it was joined to, so those are joined, not
-# selected from inside an expression.
-REFUND_FAILED = """
-refund AS (
+
+def refunds(ended: str) -> str:
+    """The CTEs that give back the price of each job of the CTE `ended`, in the same statement.
+
+    `ended` has (key, job_id, account_id, price_micros); `refunded` tells the entry of each job by
+    key. Accounts are locked in order, so that two such statements never wait for one another. A
+    row that another transaction changed is read anew with the rows that it was joined to, so those
+    are joined, not selected from inside an expression.
+    """
+    return f"""
+owed AS (
+    SELECT account_id
+      FROM generation.account
+     WHERE account_id = ANY(ARRAY(SELECT account_id FROM {ended}))
+     ORDER BY account_id
+       FOR NO KEY UPDATE
+), refund AS (
     SELECT account_id, sum(price_micros)::bigint AS total_micros
-      FROM failed
+      FROM {ended}
      GROUP BY account_id
 ), credited AS (
     UPDATE generation.account AS account
        SET balance_micros = account.balance_micros + refund.total_micros
       FROM refund
      WHERE account.account_id = refund.account_id
-       AND account.account_id = ANY(ARRAY(SELECT account_id FROM failed))
+       AND account.account_id = ANY(ARRAY(SELECT account_id FROM owed))
     RETURNING account.account_id, account.balance_micros - refund.total_micros AS before_micros
 ), entry AS (
     INSERT INTO generation.ledger
            (account_id, kind, delta_micros, balance_after_micros, reference)
-    SELECT failed.account_id,
+    SELECT {ended}.account_id,
            'refund',
-           failed.price_micros,
-           credited.before_micros + (sum(failed.price_micros) OVER earlier)::bigint,
-           'refund:' || failed.job_id
-      FROM failed
-      JOIN credited ON credited.account_id = failed.account_id
-    WINDOW earlier AS (PARTITION BY failed.account_id ORDER BY failed.key)
-     ORDER BY failed.key
+           {ended}.price_micros,
+           credited.before_micros + (sum({ended}.price_micros) OVER earlier)::bigint,
+           'refund:' || {ended}.job_id
+      FROM {ended}
+      JOIN credited ON credited.account_id = {ended}.account_id
+    WINDOW earlier AS (PARTITION BY {ended}.account_id ORDER BY {ended}.key)
+     ORDER BY {ended}.key
     RETURNING entry_id, reference
 ), refunded AS (
-    SELECT failed.key, entry.entry_id
-      FROM failed
-      JOIN entry ON entry.reference = 'refund:' || failed.job_id
+    SELECT {ended}.key, entry.entry_id
+      FROM {ended}
+      JOIN entry ON entry.reference = 'refund:' || {ended}.job_id
 )"""
 
 

@@ -19,7 +19,7 @@ from servicekit.telemetry import Metrics, logger, metrics_served
 from services.generation.attempts import Attempts
 from services.generation.domain.budget import Deadlines, deadlines
 from services.generation.domain.failures import LeaseFenced
-from services.generation.domain.jobs import KINDS, UNEXPLAINED, ClaimedJob
+from services.generation.domain.jobs import KINDS, UNEXPLAINED, ClaimedJob, Held
 from services.generation.domain.params import DEFAULT_MODEL
 from services.generation.outputs import Outputs
 from services.generation.queue import Queue
@@ -91,9 +91,9 @@ class Worker:
                     self._log.warning("leases were not renewed", why=str(error))
                     pause = interval / 4
                     continue
-                for attempt, is_held in zip(some, held, strict=True):
-                    if not is_held and attempt in self._holding:
-                        self._log.warning("lease lost", job_id=attempt.job.job_id)
+                for attempt, how in zip(some, held, strict=True):
+                    if how is not Held.OK and attempt in self._holding:
+                        self._log.warning("lease lost", job_id=attempt.job.job_id, why=how)
                         attempt.task.cancel()
 
     async def drained(self, claiming: asyncio.Task[None]) -> None:

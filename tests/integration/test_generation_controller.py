@@ -343,7 +343,7 @@ def settings(**changes: object) -> ControllerSettings:
 
 @pytest.fixture
 async def home(database: str, objects_url: str) -> AsyncIterator[House]:
-    async with house(database, objects_url) as services:
+    async with house(database, objects_url, running_limit=10) as services:
         yield services
 
 

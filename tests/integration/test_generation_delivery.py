@@ -19,9 +19,11 @@ from services.generation.canvases import Canvases, Seen
 from services.generation.claims import EVER
 from services.generation.deliveries_store import DeliveriesStore, Delivery
 from services.generation.delivery import Deliveries, Pace, delivering
+from services.generation.domain.failures import JobFinishing
 from services.generation.domain.jobs import (
     Completion,
     Failing,
+    Held,
     Lease,
     Output,
     Phase,
@@ -36,6 +38,8 @@ from services.generation.leases_store import UPDATE_PHASE, LeasesStore
 from services.generation.service import GenerationService
 from services.generation.store import QueueStore
 from services.generation.summaries_store import SummariesStore
+from services.generation.turns import Turns
+from services.generation.turns_store import TurnsStore
 from services.generation.wakeups import Wakeups
 from services.generation.wallet_store import WalletStore
 from tests.support.canvases import Board, placeholder
@@ -78,15 +82,14 @@ class Steps:
     async def committed(self) -> str:
         """A job whose result is stored and not delivered."""
         job_id = await self.enqueue()
-        assert await self.service.complete([Completion(await self.claim(), (OUTPUT,), None)]) == [
-            True
-        ]
+        ending = Completion(await self.claim(), (OUTPUT,), None)
+        assert await self.service.complete([ending]) == [Held.OK]
         return job_id
 
     async def reported(self) -> str:
         """A job whose failure is stored and not delivered."""
         job_id = await self.enqueue()
-        assert await self.service.fail([Failing(await self.claim(), "It broke.")]) == [True]
+        assert await self.service.fail([Failing(await self.claim(), "It broke.")]) == [Held.OK]
         return job_id
 
     async def take(self) -> Delivery:
@@ -130,7 +133,12 @@ async def stepping(url: str, objects_url: str) -> AsyncIterator[Steps]:
         store, wallet = QueueStore(database), WalletStore(database)
         await wallet.grant(Grant(behalf.account_id, 100_000_000, secrets.token_hex(8)))
         service = GenerationService(
-            store, LeasesStore(database), SummariesStore(database), Wakeups(), backlog_limit=100
+            store,
+            LeasesStore(database),
+            SummariesStore(database),
+            Wakeups(),
+            Turns(TurnsStore(database), Wakeups(), limit=4, poll_seconds=1),
+            backlog_limit=100,
         )
         canvases = Canvases(canvas)
         pace = Pace(lease_seconds=0, pause_seconds=0, poll_seconds=1, drain_seconds=1)
@@ -240,6 +248,16 @@ async def test_a_failure_is_refunded_once_wherever_the_crash_is(steps: Steps) ->
     assert (await steps.events("failed"), await steps.balance()) == (1, 100)
 
 
+async def test_after_the_commit_point_a_job_cannot_be_taken_back(steps: Steps) -> None:
+    """GN25"""
+    for job_id in (await steps.committed(), await steps.reported()):
+        with pytest.raises(JobFinishing):
+            await steps.service.cancel(steps.account_id, job_id)
+
+        assert (await steps.job(job_id)).status == Status.RUNNING
+    assert await steps.balance() == 92
+
+
 async def test_before_the_placeholder_is_told_a_failure_is_not_refunded(steps: Steps) -> None:
     """GN13"""
     job_id = await steps.reported()
@@ -316,7 +334,7 @@ async def test_transitions_that_wait_for_one_another_keep_the_summary(steps: Ste
         await other.close()
 
     shown = await steps.job(job_id)
-    assert held == [True]
+    assert held == [Held.OK]
     assert (shown.status, shown.progress, shown.warning) == (Status.COMPLETED, 100, "Small.")
 
 

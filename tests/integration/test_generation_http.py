@@ -120,3 +120,47 @@ async def test_what_cannot_be_paid_is_402(anna: httpx.AsyncClient) -> None:
     assert [answer.status_code for answer in refused] == [402]
     assert refused[0].json()["reason"] == "insufficient_balance"
     assert (await anna.get("/api/wallet")).json()["balanceCredits"] == 8
+
+
+async def test_a_job_is_taken_back_and_its_end_is_seen_once(anna: httpx.AsyncClient) -> None:
+    """GN25, GN26"""
+    jobs = "/api/runtime/external-generation/jobs"
+    ordered = await anna.post(GENERATIONS, json=wanted())
+    job_id = ordered.json()["operation"]["operationId"]
+
+    cancelled = await anna.post(f"{jobs}/{job_id}/cancel")
+    overview = await anna.get("/api/runtime/external-generation/queue-overview")
+    unseen = await anna.get(jobs, params={"statuses": "cancelled"})
+    noted = await anna.post(f"{jobs}/acknowledge", json={"jobIds": [job_id]})
+    seen = await anna.get(jobs)
+    all_of_them = await anna.get(jobs, params={"includeAcknowledgedTerminal": "true"})
+
+    job = cancelled.json()["job"]
+    assert (cancelled.status_code, job["status"]) == (200, "cancelled")
+    assert (await anna.get("/api/wallet")).json()["entries"][0]["id"] == job["refundLedgerId"]
+    assert overview.json()["unacknowledged"] == 1
+    assert [each["jobId"] for each in unseen.json()["jobs"]] == [job_id]
+    assert noted.json()["jobs"][0]["notificationAcknowledgedAt"].endswith("Z")
+    assert seen.json()["jobs"] == []
+    assert [each["jobId"] for each in all_of_them.json()["jobs"]] == [job_id]
+
+
+async def test_what_is_over_is_409_and_what_is_not_there_404(
+    home: House, anna: httpx.AsyncClient
+) -> None:
+    """GN25"""
+    jobs = "/api/runtime/external-generation/jobs"
+    ordered = await anna.post(GENERATIONS, json=wanted(prompt="a lantern !fail"))
+    job_id = ordered.json()["operation"]["operationId"]
+    async with running(
+        worker_settings(home.generation_address, home.canvas_address, home.objects_url)
+    ):
+        await home.ends.of(job_id)
+
+    over = await anna.post(f"{jobs}/{job_id}/cancel")
+    nothing = await anna.post(f"{jobs}/extgen-none/cancel")
+    none = await anna.post(f"{jobs}/acknowledge", json={"jobIds": []})
+
+    assert (over.status_code, over.json()["reason"]) == (409, "job_finishing")
+    assert (nothing.status_code, nothing.json()["reason"]) == (404, "not_found")
+    assert (none.status_code, none.json()["errors"][0]["path"]) == (422, "jobIds")

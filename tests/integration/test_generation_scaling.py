@@ -42,7 +42,7 @@ async def home(
 ) -> AsyncIterator[House]:
     """Services of its own for each test, whose numbers are of now."""
     monkeypatch.setattr(stats_module, "MAX_AGE_SECONDS", 0.0)
-    async with house(database, objects_url) as services:
+    async with house(database, objects_url, running_limit=10) as services:
         yield services
 
 
@@ -89,9 +89,29 @@ async def test_each_job_is_counted_where_it_is(home: House) -> None:
 
     assert (stats.claimable_pending, stats.delayed_pending) == (2, 1)
     assert (stats.running_active, stats.expired_running) == (1, 1)
+    assert (stats.blocked_pending, stats.waiting) == (0, 0)
     assert stats.delivering == 1
     assert 90 <= stats.oldest_wait.ToSeconds() < 120
     assert lives.job_id != expires.job_id
+
+
+async def test_what_has_no_turn_or_no_room_in_its_channel_needs_no_worker(
+    database: str, objects_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GN40 GN43"""
+    monkeypatch.setattr(stats_module, "MAX_AGE_SECONDS", 0.0)
+    async with house(database, objects_url, running_limit=3, channel_limits="studio=2") as home:
+        person = home.person()
+        await person.grant(100)
+        for _ in range(4):
+            await person.enqueue()
+        before = await home.stats()
+        await home.hand().claim()
+        after = await home.stats()
+
+    assert (before.claimable_pending, before.blocked_pending, before.waiting) == (2, 1, 1)
+    assert (after.claimable_pending, after.blocked_pending, after.waiting) == (1, 1, 1)
+    assert (before.running_active, after.running_active) == (0, 1)
 
 
 async def test_workers_are_seen_by_every_instance_while_they_wait_and_renew(

@@ -217,6 +217,24 @@ async def test_a_lost_lease_stops_the_work(home: House, person: Person) -> None:
     assert await person.balance() == 100
 
 
+async def test_a_job_that_is_taken_back_stops_the_work(home: House, person: Person) -> None:
+    """GN25"""
+    gate = Gate()
+    async with working(home, {"studio": gate}, lease_seconds=1), asyncio.timeout(10):
+        job = (await person.enqueue(node_id="n1")).job
+        await gate.was_asked()
+
+        await person.cancel(job.job_id)
+
+        await gate.cancelled.wait()
+    await home.delivered()
+
+    (node,) = await person.board().nodes()
+    assert (await person.job(job.job_id)).status == pb.JOB_STATUS_CANCELLED
+    assert node["metadata"]["status"] == "idle"
+    assert await person.balance() == 100
+
+
 async def test_what_comes_late_but_within_the_lease_still_counts(
     home: House, person: Person
 ) -> None:

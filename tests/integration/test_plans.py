@@ -16,6 +16,7 @@ from services.generation import (
     leases_store,
     stats_store,
     summaries_store,
+    turns_store,
     wallet_store,
     workers_store,
 )
@@ -37,6 +38,7 @@ MODULES = (
     leases_store,
     deliveries_store,
     summaries_store,
+    turns_store,
     wallet_store,
     stats_store,
     workers_store,
@@ -47,6 +49,12 @@ STATEMENTS = {
     for name, text in vars(module).items()
     if name.isupper() and isinstance(text, str) and text.strip().startswith(_VERBS)
 }
+
+FIRST_COLUMNS = """
+SELECT relname, pg_get_indexdef(oid, 1, false)
+  FROM pg_class
+ WHERE relkind = 'i'
+"""
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS))
@@ -61,6 +69,7 @@ async def test_a_statement_finds_its_rows_by_an_index_even_planned_on_empty_tabl
         await connection.execute(f"PREPARE hot AS {STATEMENTS[name]}")
         nulls = ", ".join("NULL" for _ in parameters)
         text = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE hot ({nulls})")
+        first = {row[0]: row[1] for row in await connection.fetch(FIRST_COLUMNS)}
     finally:
         await connection.close()
 
@@ -68,10 +77,12 @@ async def test_a_statement_finds_its_rows_by_an_index_even_planned_on_empty_tabl
 
     assert [node for node in nodes if node["Node Type"] == "Seq Scan"] == []
     found = [node for node in nodes if "Index Name" in node]
+    # An index whose first column is not asked for is read in as many places as that has values.
     assert [
-        node
+        (node["Index Name"], node.get("Index Cond"))
         for node in found
-        if "Index Cond" not in node and node["Index Name"] not in READ_FROM_THE_FIRST
+        if first[node["Index Name"]] not in node.get("Index Cond", "")
+        and node["Index Name"] not in READ_FROM_THE_FIRST
     ] == []
     # By its canvas alone a connection is found after all others.
     assert name in READS_WHOLE_CANVASES or not [

@@ -25,10 +25,12 @@ from servicekit.errors import Failure
 from servicekit.postgres import DatabaseSettings
 from services.generation.claims import EVER
 from services.generation.deliveries_store import DeliveriesStore
-from services.generation.domain.failures import LeaseFenced
+from services.generation.domain.failures import JobFinishing, LeaseFenced
 from services.generation.domain.jobs import (
+    ENDS,
     Completion,
     Failing,
+    Held,
     Lease,
     Output,
     Phase,
@@ -41,6 +43,8 @@ from services.generation.leases_store import LeasesStore
 from services.generation.service import GenerationService
 from services.generation.store import QueueStore
 from services.generation.summaries_store import SummariesStore
+from services.generation.turns import Turns
+from services.generation.turns_store import TurnsStore
 from services.generation.wakeups import Wakeups
 from services.generation.wallet_store import WalletStore
 from suite import postgres
@@ -51,6 +55,7 @@ PRICE = 4_000_000
 WORKERS = ("w1", "w2")
 OUTPUTS = (Output("rs_1", "as_1", "image/png", 10, 10),)
 NEVER = 10**9
+TURNS = 2
 
 
 @dataclass
@@ -67,6 +72,8 @@ class Job:
     until: int = NEVER
     is_ready: bool = True
     has_result: bool = False
+    is_to_mark: bool = False
+    is_seen: bool = False
 
     def holds(self, lease: Lease) -> bool:
         """Whether a lease is the living one of the job."""
@@ -79,7 +86,7 @@ class Job:
     @property
     def outside(self) -> str:
         """The status that people see."""
-        return "running" if self.status == "delivering" else self.status
+        return {"delivering": "running", "waiting": "pending"}.get(self.status, self.status)
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -111,11 +118,13 @@ class QueueMachine(RuleBasedStateMachine):
         self.store = QueueStore(database)
         self.wallet = WalletStore(database)
         self.deliveries = DeliveriesStore(database)
+        self.turns = TurnsStore(database)
         self.service = GenerationService(
             self.store,
             LeasesStore(database),
             SummariesStore(database),
             Wakeups(),
+            Turns(self.turns, Wakeups(), limit=TURNS, poll_seconds=1),
             backlog_limit=5,
         )
         await self.stack.enter_async_context(self.service.settling())
@@ -136,7 +145,7 @@ class QueueMachine(RuleBasedStateMachine):
             f"{key}-{is_shown}", "editor_image_generation", {"prompt": "x"}, "c", target
         )
         known = self.jobs.get(request.dedupe_key)
-        waiting = sum(job.status == "pending" for job in self.jobs.values())
+        waiting = sum(job.outside == "pending" for job in self.jobs.values())
         try:
             summary, is_repeat = self.run(self.service.enqueue(ACCOUNT, drafted(request)))
         except Failure as failure:
@@ -152,7 +161,8 @@ class QueueMachine(RuleBasedStateMachine):
         assert waiting < 5
         assert self.balance >= PRICE
         self.balance -= PRICE
-        self.jobs[request.dedupe_key] = Job(summary.job_id, is_shown, max_attempts)
+        status = "pending" if self._under_way() < TURNS else "waiting"
+        self.jobs[request.dedupe_key] = Job(summary.job_id, is_shown, max_attempts, status)
         self.run(
             self.database.execute(
                 "UPDATE generation.job SET max_attempts = $2 WHERE job_id = $1",
@@ -160,6 +170,23 @@ class QueueMachine(RuleBasedStateMachine):
                 max_attempts,
             )
         )
+
+    @rule()
+    def give_turns(self) -> None:
+        waiting = [job for job in self.jobs.values() if job.status == "waiting"]
+        free = waiting[: TURNS - self._under_way()]
+        assert self.run(self.turns.waiting([ACCOUNT])) == ([ACCOUNT] if waiting else [])
+        assert self.run(self.turns.next_waiting("", 10)) == ([ACCOUNT] if waiting else [])
+        assert self.run(self.turns.give([ACCOUNT], TURNS)) == len(free)
+        for job in free:
+            job.status = "pending"
+
+    def _under_way(self) -> int:
+        return sum(job.status in ("pending", "running") for job in self.jobs.values())
+
+    @invariant()
+    def no_more_jobs_are_under_way_than_there_are_turns(self) -> None:
+        assert self._under_way() <= TURNS
 
     @rule(worker=st.sampled_from(WORKERS), claim=st.integers(1, 6), limit=st.integers(1, 4))
     def claim(self, worker: str, claim: int, limit: int) -> None:
@@ -188,6 +215,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(got) == min(limit, len(again) + len(ready))
         for job_id in over:
             self._fail(self._job(job_id))
+            self._job(job_id).is_to_mark = self._job(job_id).is_shown
         leases = []
         for attempt in claimed.jobs:
             job = self._job(attempt.job_id)
@@ -204,7 +232,40 @@ class QueueMachine(RuleBasedStateMachine):
     def renew(self, data: st.DataObject) -> None:
         lease = data.draw(st.sampled_from(self.leases))
         held = self.run(self.service.renew([(lease, timedelta(hours=1))]))
-        assert held == [self._job(lease.job_id).holds(lease)]
+        assert held == [self._held(lease)]
+
+    def _held(self, lease: Lease) -> Held:
+        job = self._job(lease.job_id)
+        if job.holds(lease):
+            return Held.OK
+        is_last = job.status == "cancelled" and job.token == lease.token
+        return Held.CANCELLED if is_last else Held.FENCED
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        job = data.draw(st.sampled_from(list(self.jobs.values())))
+        try:
+            summary = self.run(self.service.cancel(ACCOUNT, job.job_id))
+        except JobFinishing:
+            assert job.status in ("delivering", "completed", "failed")
+            return
+        assert summary.status == "cancelled"
+        if job.status != "cancelled":
+            assert job.status in ("waiting", "pending", "running")
+            job.status, job.worker = "cancelled", None
+            job.is_to_mark = job.is_shown
+            self.balance += PRICE
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        asked = data.draw(st.lists(st.sampled_from(list(self.jobs.values()))))
+        noted = self.run(self.service.acknowledge(ACCOUNT, [job.job_id for job in asked]))
+        over = [job for job in asked if job.outside in ENDS]
+        assert {summary.job_id for summary in noted} == {job.job_id for job in over}
+        for job in over:
+            job.is_seen = True
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), phase=st.sampled_from(Phase), progress=st.integers(0, 100))
@@ -225,7 +286,8 @@ class QueueMachine(RuleBasedStateMachine):
         held = self.run(self.service.complete(completions))
         for lease, is_held in zip(leases, held, strict=True):
             job = self._job(lease.job_id)
-            assert is_held is (job.holds(lease) or self.ended.get(lease) is True)
+            is_ours = job.holds(lease) or self.ended.get(lease) is True
+            assert is_held is (Held.OK if is_ours else Held.FENCED)
             if job.holds(lease):
                 self.ended[lease] = True
                 job.has_result = True
@@ -239,7 +301,8 @@ class QueueMachine(RuleBasedStateMachine):
         held = self.run(self.service.fail([Failing(lease, "It broke.") for lease in leases]))
         for lease, is_held in zip(leases, held, strict=True):
             job = self._job(lease.job_id)
-            assert is_held is (job.holds(lease) or self.ended.get(lease) is False)
+            is_ours = job.holds(lease) or self.ended.get(lease) is False
+            assert is_held is (Held.OK if is_ours else Held.FENCED)
             if job.holds(lease):
                 self.ended[lease] = False
                 job.worker, job.is_ready = None, False
@@ -250,10 +313,12 @@ class QueueMachine(RuleBasedStateMachine):
         taken = self.run(self.deliveries.take(limit, timedelta(hours=1)))
         for delivery in taken:
             job = self._job(delivery.job_id)
-            assert delivery.is_over is (job.status == "failed")
+            assert delivery.is_over is (job.status in ("failed", "cancelled"))
+            assert delivery.is_cancelled is (job.status == "cancelled")
             assert (delivery.outputs is not None) is job.has_result
-            if job.status == "failed":
-                assert job.is_shown
+            if delivery.is_over:
+                assert job.is_to_mark
+                job.is_to_mark = False
                 assert self.run(self.deliveries.marked(delivery))
             elif job.has_result:
                 assert self.run(self.deliveries.complete(delivery))
@@ -294,13 +359,14 @@ class QueueMachine(RuleBasedStateMachine):
     def everything_is_as_in_the_model(self) -> None:
         rows = self.run(
             self.database.fetch(
-                "SELECT job_id, job.status, attempt, lease_token, summary.status AS outside"
+                "SELECT job_id, job.status, attempt, lease_token, summary.status AS outside,"
+                "       acknowledged_at IS NOT NULL AS is_seen"
                 "  FROM generation.job JOIN generation.summary USING (job_id)"
             )
         )
         stored = {row["job_id"]: tuple(row)[1:] for row in rows}
         assert stored == {
-            job.job_id: (job.status, job.attempt, job.token, job.outside)
+            job.job_id: (job.status, job.attempt, job.token, job.outside, job.is_seen)
             for job in self.jobs.values()
         }
 

@@ -143,6 +143,12 @@ class House:
         finally:
             await connection.close()
 
+    async def delivered(self) -> None:
+        """Waits until nothing is on its way to a canvas."""
+        async with asyncio.timeout(10):
+            while await self.fetch("SELECT FROM generation.job WHERE deliver_at IS NOT NULL"):
+                await asyncio.sleep(0)
+
     async def expire(self, job_id: str) -> None:
         """Lets the lease of a job be over."""
         await self.execute(
@@ -219,6 +225,7 @@ class Person:
         node_id: str | None = None,
         position: tuple[float, float] | None = None,
         is_shown: bool = True,
+        priority: int = 0,
         **params: Any,
     ) -> pb.EnqueueResponse:
         """Asks for a picture; of a lantern, unless the params say otherwise."""
@@ -233,6 +240,7 @@ class Person:
             params=json.dumps({"prompt": "a paper lantern", "size": "64x64", **params}).encode(),
             canvas_id=canvas_id,
             canvas_completion=completion,
+            priority=priority,
         )
         return await self._client.call(self._stub.Enqueue, request, self.behalf)
 
@@ -247,6 +255,18 @@ class Person:
         return await self._client.call(
             self._stub.ListJobSummaries, pb.ListJobSummariesRequest(**request), self.behalf
         )
+
+    async def cancel(self, job_id: str) -> pb.JobSummary:
+        """Takes a job back."""
+        request = pb.CancelRequest(job_id=job_id)
+        response = await self._client.call(self._stub.Cancel, request, self.behalf)
+        return response.job
+
+    async def acknowledge(self, *job_ids: str) -> list[pb.JobSummary]:
+        """Says that ends were seen; those of the jobs that are over."""
+        request = pb.AcknowledgeJobSummariesRequest(job_ids=job_ids)
+        response = await self._client.call(self._stub.AcknowledgeJobSummaries, request, self.behalf)
+        return list(response.jobs)
 
     async def overview(self) -> pb.GetQueueOverviewResponse:
         """The counts."""

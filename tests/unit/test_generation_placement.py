@@ -11,9 +11,9 @@ from services.generation.domain.placement import (
     CreateNode,
     PatchNode,
     Result,
-    mark_failed,
     nodes_to_read,
     place,
+    show_end,
 )
 
 JOB = "extgen-1"
@@ -77,7 +77,7 @@ def test_a_node_bound_to_anything_else_is_not_ours(task: Any) -> None:
     nodes = {"n": {"id": "n", "type": "image", "metadata": {"taskId": task}}}
 
     assert place(result(WIDE), Target("n", Position()), nodes) == []
-    assert mark_failed(JOB, "n", nodes, error="It broke.", at=AT) == []
+    assert show_end(JOB, "n", nodes, {"status": "idle"}) == []
 
 
 @pytest.mark.parametrize("odd", [10**400, -(10**400), 1.7e308, -1.7e308, "1", True, None])
@@ -103,6 +103,6 @@ def test_any_node_can_be_looked_at(node: dict[str, Any]) -> None:
     nodes = {"n": {**node, "id": "n"}}
 
     edits = place(result(WIDE, TALL), Target("n", Position()), nodes)
-    mark_failed(JOB, "n", nodes, error="It broke.", at=AT)
+    show_end(JOB, "n", nodes, {"status": "idle"})
 
     assert len(edits) in (0, 2)

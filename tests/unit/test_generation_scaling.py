@@ -43,7 +43,9 @@ def test_what_waits_runs_or_expired_needs_workers_and_nothing_else_does() -> Non
         claimable_pending=2,
         running_active=2,
         expired_running=2,
+        blocked_pending=90,
         delayed_pending=90,
+        waiting=90,
         delivering=90,
         workers=9,
     )
@@ -118,7 +120,7 @@ class Counting:
         self.let = asyncio.Event()
         self.failure: Unavailable | None = None
 
-    async def count(self, _seen_within: timedelta) -> QueueStats:
+    async def count(self, _seen_within: timedelta, _channels: object) -> QueueStats:
         self.begun += 1
         number = self.begun
         await self.let.wait()
@@ -132,7 +134,7 @@ async def test_many_who_ask_share_one_query_and_its_answer_for_a_second(
 ) -> None:
     """GN40"""
     store = Counting()
-    stats = Stats(store)  # type: ignore[arg-type]
+    stats = Stats(store, {})  # type: ignore[arg-type]
     asked = [asyncio.create_task(stats.recent()) for _ in range(50)]
     store.let.set()
     together = await asyncio.gather(*asked)
@@ -149,7 +151,7 @@ async def test_many_who_ask_share_one_query_and_its_answer_for_a_second(
 async def test_numbers_that_cannot_be_read_are_not_told() -> None:
     """GN40"""
     store = Counting()
-    stats = Stats(store)  # type: ignore[arg-type]
+    stats = Stats(store, {})  # type: ignore[arg-type]
     store.let.set()
     store.failure = Unavailable("The database does not answer.")
     with pytest.raises(Unavailable):
@@ -168,7 +170,7 @@ async def test_a_stream_of_keda_says_nothing_while_the_database_does_not_answer(
     store.failure = Unavailable("The database does not answer.")
     draining = asyncio.Event()
     scaler = ScalerRpc(
-        Stats(store),  # type: ignore[arg-type]
+        Stats(store, {}),  # type: ignore[arg-type]
         Wakeups(),
         load(Settings, "generation", ENVIRONMENT),
         draining=draining,

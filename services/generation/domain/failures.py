@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from servicekit.errors import FailedPrecondition, Invalid, TooMany
+from servicekit.errors import Conflict, FailedPrecondition, Invalid, TooMany
 
 BACKLOG_RETRY_SECONDS = 10
 
@@ -43,6 +43,15 @@ class BacklogFull(TooMany):
             limit=limit,
             retry_after_seconds=BACKLOG_RETRY_SECONDS,
         )
+
+
+class JobFinishing(Conflict):
+    """The job is over, or its end is on the way to the canvas."""
+
+    reason = "job_finishing"
+
+    def __init__(self) -> None:
+        super().__init__("The job is finishing or over; it cannot be cancelled any more.")
 
 
 class LeaseFenced(FailedPrecondition):

@@ -1,7 +1,8 @@
 """Jobs of the queue: what is asked for, what a worker gets, what it gives back."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from servicekit.errors import Invalid
@@ -22,6 +23,20 @@ class Status(StrEnum):
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ENDS = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
+
+
+class Held(StrEnum):
+    """Whether a lease held when its worker said something of the job."""
+
+    OK = "ok"
+    # It is over, or another's.
+    FENCED = "fenced"
+    # The job's owner cancelled it.
+    CANCELLED = "cancelled"
 
 
 class Phase(StrEnum):
@@ -61,7 +76,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Draft:
-    """A job that is asked for. `params` is JSON; without a target nothing goes on the canvas."""
+    """A job that is asked for. `params` is JSON; without a target nothing goes on the canvas.
+
+    The lower its priority, the sooner it is claimed.
+    """
 
     dedupe_key: str
     kind: str
@@ -69,6 +87,8 @@ class Draft:
     label: str
     canvas_id: str
     target: Target | None
+    channel: str
+    priority: int
     price_micros: int
     digest: bytes
 
@@ -95,14 +115,36 @@ class Summary:
     started_at: datetime | None
     ended_at: datetime | None
     updated_at: datetime
+    acknowledged_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A job as its owner may see it, with its place in the queue while it waits, 1 the first."""
+
+    summary: Summary
+    position: int | None = None
+    eta: timedelta | None = None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Which jobs a list shows: those in these statuses, seen ends among them or not."""
+
+    statuses: Sequence[Status]
+    with_acknowledged: bool
 
 
 @dataclass(frozen=True)
 class Overview:
-    """How many jobs an account has under way, and when any of its jobs last changed."""
+    """How many jobs an account has under way, and when any of its jobs last changed.
+
+    `unacknowledged` are those that are over unseen, counted to 1,000.
+    """
 
     pending: int
     running: int
+    unacknowledged: int
     updated_at: datetime | None
 
 

@@ -1,4 +1,4 @@
-"""What the end of a job does to its canvas, given the nodes that are there then (GN10, GN13)."""
+"""What the end of a job does to its canvas, given the nodes that are there (GN10, GN13, GN25)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -78,19 +78,13 @@ def place(result: Result, target: Target, nodes: Nodes) -> list[Edit]:
     ]
 
 
-def mark_failed(job_id: str, node_id: str, nodes: Nodes, *, error: str, at: str) -> list[Edit]:
-    """Shows the error on the placeholder, if it still waits for this job."""
+def show_end(job_id: str, node_id: str, nodes: Nodes, members: Node) -> list[Edit]:
+    """Writes members of the placeholder's metadata, if it still waits for this job."""
     placeholder = nodes.get(node_id)
     if placeholder is None or not _waits_for(job_id, placeholder):
         return []
-    patch = {
-        "metadata.status": "error",
-        "metadata.errorDetails": error,
-        "metadata.taskId": job_id,
-        "metadata.taskStatus": "failed",
-        "metadata.taskUpdatedAt": at,
-    }
-    return [_patched(node_id, placeholder, patch)]
+    patch = {f"metadata.{name}": value for name, value in members.items()}
+    return [_patched(node_id, placeholder, {**patch, "metadata.taskId": job_id})]
 
 
 def _waits_for(job_id: str, node: Node) -> bool:

@@ -9,10 +9,14 @@ MICROS_PER_CREDIT = 1_000_000
 
 @dataclass(frozen=True)
 class Price:
-    """What one output of a kind costs with a model, in micro-credits."""
+    """What one output of a kind costs with a model, in micro-credits.
+
+    `channel` is the account or route of the provider that the model is asked by.
+    """
 
     kind: str
     model: str
+    channel: str
     unit_micros: int
 
     def of(self, count: int) -> int:
@@ -20,7 +24,8 @@ class Price:
         return count * self.unit_micros
 
 
-PRICES = (Price("editor_image_generation", "studio", 4 * MICROS_PER_CREDIT),)
+PRICES = (Price("editor_image_generation", "studio", "studio", 4 * MICROS_PER_CREDIT),)
+CHANNELS = tuple(dict.fromkeys(price.channel for price in PRICES))
 
 
 def price_of(kind: str, model: str) -> Price:

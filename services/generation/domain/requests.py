@@ -11,6 +11,7 @@ from services.generation.domain.params import image_params, request_digest
 from services.generation.domain.prices import price_of
 
 MAX_NAME_LENGTH = 200
+MAX_PRIORITY = 100
 
 _CANVAS_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
@@ -24,6 +25,7 @@ class Request:
     params: Any
     canvas_id: str
     target: Target | None
+    priority: int = 0
 
 
 def drafted(request: Request) -> Draft:
@@ -42,6 +44,8 @@ def drafted(request: Request) -> Draft:
         label=params.label,
         canvas_id=request.canvas_id,
         target=request.target,
+        channel=price.channel,
+        priority=request.priority,
         price_micros=price.of(params.count),
         digest=request_digest(request.kind, text, request.canvas_id, target),
     )
@@ -55,6 +59,8 @@ def _wrong(request: Request) -> list[tuple[str, str]]:
         wrong.append(("dedupeKey", f"must have 1 to {MAX_NAME_LENGTH} characters"))
     if not _CANVAS_ID.fullmatch(request.canvas_id):
         wrong.append(("canvasId", "must be 1 to 80 of letters, digits, - and _"))
+    if not -MAX_PRIORITY <= request.priority <= MAX_PRIORITY:
+        wrong.append(("priority", f"must be {-MAX_PRIORITY} to {MAX_PRIORITY}"))
     if request.target is not None:
         node_id, position = request.target.node_id, request.target.position
         if node_id is not None and not 1 <= len(node_id) <= MAX_NAME_LENGTH:

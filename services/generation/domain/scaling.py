@@ -15,12 +15,15 @@ SEEN_WITHIN = timedelta(seconds=60)
 class QueueStats:
     """The numbers of the whole queue.
 
-    `delayed_pending` wait for their next attempt; `delivering` are on the way to their canvases;
-    `oldest_wait` is that of the oldest claimable job, None if there is none.
+    `blocked_pending` could be claimed if their channels had room, `delayed_pending` wait for their
+    next attempt, `waiting` for a turn of their accounts; `delivering` are on the way to canvases.
+    `oldest_wait` is that of the oldest claimable or blocked job, None if there is none.
     """
 
     claimable_pending: int = 0
+    blocked_pending: int = 0
     delayed_pending: int = 0
+    waiting: int = 0
     running_active: int = 0
     expired_running: int = 0
     delivering: int = 0

@@ -42,6 +42,8 @@ class _JobStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobStatus.V
     """Done, and on the canvas."""
     JOB_STATUS_FAILED: _JobStatus.ValueType  # 4
     """Over without a result, and refunded."""
+    JOB_STATUS_CANCELLED: _JobStatus.ValueType  # 5
+    """Taken back by its owner, and refunded."""
 
 class JobStatus(_JobStatus, metaclass=_JobStatusEnumTypeWrapper):
     """Where a job is."""
@@ -56,6 +58,8 @@ JOB_STATUS_COMPLETED: JobStatus.ValueType  # 3
 """Done, and on the canvas."""
 JOB_STATUS_FAILED: JobStatus.ValueType  # 4
 """Over without a result, and refunded."""
+JOB_STATUS_CANCELLED: JobStatus.ValueType  # 5
+"""Taken back by its owner, and refunded."""
 Global___JobStatus: _TypeAlias = JobStatus  # noqa: Y015
 
 class _JobPhase:
@@ -94,6 +98,8 @@ class _LeaseOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LeaseOut
     """Done."""
     LEASE_OUTCOME_FENCED: _LeaseOutcome.ValueType  # 2
     """The lease is over or another's: nothing was changed, stop working on the job."""
+    LEASE_OUTCOME_CANCELLED: _LeaseOutcome.ValueType  # 3
+    """Its owner cancelled the job, which ended the lease; only renewing says so. Stop working on it."""
 
 class LeaseOutcome(_LeaseOutcome, metaclass=_LeaseOutcomeEnumTypeWrapper):
     """What became of one item of a list."""
@@ -104,6 +110,8 @@ LEASE_OUTCOME_OK: LeaseOutcome.ValueType  # 1
 """Done."""
 LEASE_OUTCOME_FENCED: LeaseOutcome.ValueType  # 2
 """The lease is over or another's: nothing was changed, stop working on the job."""
+LEASE_OUTCOME_CANCELLED: LeaseOutcome.ValueType  # 3
+"""Its owner cancelled the job, which ended the lease; only renewing says so. Stop working on it."""
 Global___LeaseOutcome: _TypeAlias = LeaseOutcome  # noqa: Y015
 
 @_typing.final
@@ -130,6 +138,9 @@ class JobSummary(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGE_TIME_FIELD_NUMBER: _builtins.int
+    QUEUE_POSITION_FIELD_NUMBER: _builtins.int
+    ETA_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """`extgen-` and a UUID."""
     kind: _builtins.str
@@ -153,11 +164,15 @@ class JobSummary(_message.Message):
     price_micros: _builtins.int
     """What it cost."""
     refund_entry_id: _builtins.str
-    """The ledger entry that gave it back, when failed."""
+    """The ledger entry that gave it back, when failed or cancelled."""
     canvas_id: _builtins.str
     """The canvas that the result goes to."""
     node_id: _builtins.str
     """The placeholder node, if any."""
+    queue_position: _builtins.int
+    """While pending, in answers to GetJobSummary and ListJobSummaries: how many jobs are before it
+    and this one, counted to 1,000.
+    """
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was enqueued."""
@@ -168,11 +183,19 @@ class JobSummary(_message.Message):
 
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:
-        """When it was completed or failed."""
+        """When it was over."""
 
     @_builtins.property
     def update_time(self) -> _timestamp_pb2.Timestamp:
         """When any of this last changed."""
+
+    @_builtins.property
+    def acknowledge_time(self) -> _timestamp_pb2.Timestamp:
+        """When its owner was shown that it is over."""
+
+    @_builtins.property
+    def eta(self) -> _duration_pb2.Duration:
+        """About how long until it is done, while pending and if that can be told."""
 
     def __init__(
         self,
@@ -195,15 +218,20 @@ class JobSummary(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
+        acknowledge_time: _timestamp_pb2.Timestamp | None = ...,
+        queue_position: _builtins.int | None = ...,
+        eta: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_node_id", b"_node_id", "_refund_entry_id", b"_refund_entry_id", "_warning", b"_warning", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "node_id", b"node_id", "refund_entry_id", b"refund_entry_id", "start_time", b"start_time", "update_time", b"update_time", "warning", b"warning"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_node_id", b"_node_id", "_queue_position", b"_queue_position", "_refund_entry_id", b"_refund_entry_id", "_warning", b"_warning", "acknowledge_time", b"acknowledge_time", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "eta", b"eta", "node_id", b"node_id", "queue_position", b"queue_position", "refund_entry_id", b"refund_entry_id", "start_time", b"start_time", "update_time", b"update_time", "warning", b"warning"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_node_id", b"_node_id", "_refund_entry_id", b"_refund_entry_id", "_warning", b"_warning", "canvas_id", b"canvas_id", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "job_id", b"job_id", "kind", b"kind", "label", b"label", "node_id", b"node_id", "phase", b"phase", "phase_detail", b"phase_detail", "price_micros", b"price_micros", "progress", b"progress", "refund_entry_id", b"refund_entry_id", "source", b"source", "start_time", b"start_time", "status", b"status", "update_time", b"update_time", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_node_id", b"_node_id", "_queue_position", b"_queue_position", "_refund_entry_id", b"_refund_entry_id", "_warning", b"_warning", "acknowledge_time", b"acknowledge_time", "canvas_id", b"canvas_id", "create_time", b"create_time", "end_time", b"end_time", "error", b"error", "eta", b"eta", "job_id", b"job_id", "kind", b"kind", "label", b"label", "node_id", b"node_id", "phase", b"phase", "phase_detail", b"phase_detail", "price_micros", b"price_micros", "progress", b"progress", "queue_position", b"queue_position", "refund_entry_id", b"refund_entry_id", "source", b"source", "start_time", b"start_time", "status", b"status", "update_time", b"update_time", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
     _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
     _WhichOneofReturnType__node_id: _TypeAlias = _typing.Literal["node_id"]  # noqa: Y015
     _WhichOneofArgType__node_id: _TypeAlias = _typing.Literal["_node_id", b"_node_id"]  # noqa: Y015
+    _WhichOneofReturnType__queue_position: _TypeAlias = _typing.Literal["queue_position"]  # noqa: Y015
+    _WhichOneofArgType__queue_position: _TypeAlias = _typing.Literal["_queue_position", b"_queue_position"]  # noqa: Y015
     _WhichOneofReturnType__refund_entry_id: _TypeAlias = _typing.Literal["refund_entry_id"]  # noqa: Y015
     _WhichOneofArgType__refund_entry_id: _TypeAlias = _typing.Literal["_refund_entry_id", b"_refund_entry_id"]  # noqa: Y015
     _WhichOneofReturnType__warning: _TypeAlias = _typing.Literal["warning"]  # noqa: Y015
@@ -212,6 +240,8 @@ class JobSummary(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__node_id) -> _WhichOneofReturnType__node_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue_position) -> _WhichOneofReturnType__queue_position | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__refund_entry_id) -> _WhichOneofReturnType__refund_entry_id | None: ...
     @_typing.overload
@@ -291,6 +321,7 @@ class EnqueueRequest(_message.Message):
     PARAMS_FIELD_NUMBER: _builtins.int
     CANVAS_ID_FIELD_NUMBER: _builtins.int
     CANVAS_COMPLETION_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     dedupe_key: _builtins.str
     """The idempotency key, unique per account, 1 to 200 characters."""
     kind: _builtins.str
@@ -299,6 +330,8 @@ class EnqueueRequest(_message.Message):
     """JSON object, as the kind wants it."""
     canvas_id: _builtins.str
     """The canvas that the result goes to."""
+    priority: _builtins.int
+    """Of the jobs that can be claimed those with the lowest are claimed first; -100 to 100."""
     @_builtins.property
     def canvas_completion(self) -> Global___CanvasCompletion:
         """Where on it."""
@@ -311,10 +344,11 @@ class EnqueueRequest(_message.Message):
         params: _builtins.bytes = ...,
         canvas_id: _builtins.str = ...,
         canvas_completion: Global___CanvasCompletion | None = ...,
+        priority: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["canvas_completion", b"canvas_completion"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["canvas_completion", b"canvas_completion", "canvas_id", b"canvas_id", "dedupe_key", b"dedupe_key", "kind", b"kind", "params", b"params"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canvas_completion", b"canvas_completion", "canvas_id", b"canvas_id", "dedupe_key", b"dedupe_key", "kind", b"kind", "params", b"params", "priority", b"priority"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -804,6 +838,52 @@ class FailResponse(_message.Message):
 Global___FailResponse: _TypeAlias = FailResponse  # noqa: Y015
 
 @_typing.final
+class CancelRequest(_message.Message):
+    """Takes a job back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Its id."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRequest: _TypeAlias = CancelRequest  # noqa: Y015
+
+@_typing.final
+class CancelResponse(_message.Message):
+    """The job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___JobSummary:
+        """As it is now."""
+
+    def __init__(
+        self,
+        *,
+        job: Global___JobSummary | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelResponse: _TypeAlias = CancelResponse  # noqa: Y015
+
+@_typing.final
 class GetJobSummaryRequest(_message.Message):
     """Asks for one job."""
 
@@ -858,10 +938,13 @@ class ListJobSummariesRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     STATUSES_FIELD_NUMBER: _builtins.int
+    INCLUDE_ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """At most this many, 1 to 200; 0 means 20."""
     page_token: _builtins.str
     """The token of the page before, empty for the first."""
+    include_acknowledged: _builtins.bool
+    """Whether those that are over and acknowledged are wanted too."""
     @_builtins.property
     def statuses(self) -> _containers.RepeatedScalarFieldContainer[Global___JobStatus.ValueType]:
         """Only these; none means all."""
@@ -872,10 +955,11 @@ class ListJobSummariesRequest(_message.Message):
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         statuses: _abc.Iterable[Global___JobStatus.ValueType] | None = ...,
+        include_acknowledged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "statuses", b"statuses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_acknowledged", b"include_acknowledged", "page_size", b"page_size", "page_token", b"page_token", "statuses", b"statuses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -910,6 +994,54 @@ class ListJobSummariesResponse(_message.Message):
 Global___ListJobSummariesResponse: _TypeAlias = ListJobSummariesResponse  # noqa: Y015
 
 @_typing.final
+class AcknowledgeJobSummariesRequest(_message.Message):
+    """Takes note of ends that were shown."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """1 to 100."""
+
+    def __init__(
+        self,
+        *,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcknowledgeJobSummariesRequest: _TypeAlias = AcknowledgeJobSummariesRequest  # noqa: Y015
+
+@_typing.final
+class AcknowledgeJobSummariesResponse(_message.Message):
+    """What is noted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOBS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobSummary]:
+        """Those of the jobs that are the account's and over."""
+
+    def __init__(
+        self,
+        *,
+        jobs: _abc.Iterable[Global___JobSummary] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AcknowledgeJobSummariesResponse: _TypeAlias = AcknowledgeJobSummariesResponse  # noqa: Y015
+
+@_typing.final
 class GetQueueOverviewRequest(_message.Message):
     """Asks for the counts."""
 
@@ -935,10 +1067,13 @@ class GetQueueOverviewResponse(_message.Message):
     PENDING_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
+    UNACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     pending: _builtins.int
     """Waiting."""
     running: _builtins.int
     """With a worker, or on the way to the canvas."""
+    unacknowledged: _builtins.int
+    """Over, and not acknowledged; counted to 1,000."""
     @_builtins.property
     def update_time(self) -> _timestamp_pb2.Timestamp:
         """When any of the account's jobs last changed; absent if it has none."""
@@ -949,10 +1084,11 @@ class GetQueueOverviewResponse(_message.Message):
         pending: _builtins.int = ...,
         running: _builtins.int = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
+        unacknowledged: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pending", b"pending", "running", b"running", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pending", b"pending", "running", b"running", "unacknowledged", b"unacknowledged", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1108,33 +1244,41 @@ class GetQueueStatsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLAIMABLE_PENDING_FIELD_NUMBER: _builtins.int
+    BLOCKED_PENDING_FIELD_NUMBER: _builtins.int
     DELAYED_PENDING_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
     RUNNING_ACTIVE_FIELD_NUMBER: _builtins.int
     EXPIRED_RUNNING_FIELD_NUMBER: _builtins.int
     DELIVERING_FIELD_NUMBER: _builtins.int
     OLDEST_WAIT_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
     claimable_pending: _builtins.int
-    """Waiting, and can be claimed."""
+    """Can be claimed: they have a turn, their time has come, and their channels have room."""
+    blocked_pending: _builtins.int
+    """Could be claimed if their channels had room."""
     delayed_pending: _builtins.int
     """Waiting for their next attempt."""
+    waiting: _builtins.int
+    """Waiting for a turn of their accounts."""
     running_active: _builtins.int
     """With a worker that lives."""
     expired_running: _builtins.int
     """With a worker whose lease is over: can be claimed."""
     delivering: _builtins.int
-    """Results and failures on the way to their canvases."""
+    """What is on the way to canvases: results, failures and cancellations."""
     workers: _builtins.int
     """Workers that claimed, waited for work, or renewed a lease in the last minute."""
     @_builtins.property
     def oldest_wait(self) -> _duration_pb2.Duration:
-        """How long the oldest claimable job has waited; absent if there is none."""
+        """How long the oldest job that is claimable or blocked has been so; absent if there is none."""
 
     def __init__(
         self,
         *,
         claimable_pending: _builtins.int = ...,
+        blocked_pending: _builtins.int = ...,
         delayed_pending: _builtins.int = ...,
+        waiting: _builtins.int = ...,
         running_active: _builtins.int = ...,
         expired_running: _builtins.int = ...,
         delivering: _builtins.int = ...,
@@ -1143,7 +1287,7 @@ class GetQueueStatsResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_wait", b"oldest_wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claimable_pending", b"claimable_pending", "delayed_pending", b"delayed_pending", "delivering", b"delivering", "expired_running", b"expired_running", "oldest_wait", b"oldest_wait", "running_active", b"running_active", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked_pending", b"blocked_pending", "claimable_pending", b"claimable_pending", "delayed_pending", b"delayed_pending", "delivering", b"delivering", "expired_running", b"expired_running", "oldest_wait", b"oldest_wait", "running_active", b"running_active", "waiting", b"waiting", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -66,6 +66,11 @@ class GenerationServiceStub:
                 request_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.FailRequest.SerializeToString,
                 response_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.FailResponse.FromString,
                 _registered_method=True)
+        self.Cancel = channel.unary_unary(
+                '/gesso.generation.v1.GenerationService/Cancel',
+                request_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.CancelRequest.SerializeToString,
+                response_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.CancelResponse.FromString,
+                _registered_method=True)
         self.GetJobSummary = channel.unary_unary(
                 '/gesso.generation.v1.GenerationService/GetJobSummary',
                 request_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetJobSummaryRequest.SerializeToString,
@@ -75,6 +80,11 @@ class GenerationServiceStub:
                 '/gesso.generation.v1.GenerationService/ListJobSummaries',
                 request_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.ListJobSummariesRequest.SerializeToString,
                 response_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.ListJobSummariesResponse.FromString,
+                _registered_method=True)
+        self.AcknowledgeJobSummaries = channel.unary_unary(
+                '/gesso.generation.v1.GenerationService/AcknowledgeJobSummaries',
+                request_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.AcknowledgeJobSummariesRequest.SerializeToString,
+                response_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.AcknowledgeJobSummariesResponse.FromString,
                 _registered_method=True)
         self.GetQueueOverview = channel.unary_unary(
                 '/gesso.generation.v1.GenerationService/GetQueueOverview',
@@ -155,6 +165,17 @@ class GenerationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Cancel(self, request, context):
+        """Cancels a job that has no result yet, and refunds it, in one transaction: one that waits at
+        once, one that is worked on too, whose worker hears of it when it renews its lease. Its
+        placeholder is idle again right after. Cancelling again answers the same.
+        NOT_FOUND: the account has no such job.
+        ABORTED JOB_FINISHING: the job is over, or its end is on the way to the canvas.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetJobSummary(self, request, context):
         """Reads one job as its owner may see it.
         NOT_FOUND: the account has no such job.
@@ -167,6 +188,15 @@ class GenerationServiceServicer:
         """Lists the account's jobs, newest first.
         INVALID_ARGUMENT: an unknown status, a page token that is not ours, or a page size
         outside 0 to 200.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AcknowledgeJobSummaries(self, request, context):
+        """Takes note that the ends of jobs were shown to the account; only of those that are its own and
+        over. Again changes nothing.
+        INVALID_ARGUMENT: no jobs or more than 100.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -231,6 +261,11 @@ def add_GenerationServiceServicer_to_server(servicer, server):
                     request_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.FailRequest.FromString,
                     response_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.FailResponse.SerializeToString,
             ),
+            'Cancel': grpc.unary_unary_rpc_method_handler(
+                    servicer.Cancel,
+                    request_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.CancelRequest.FromString,
+                    response_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.CancelResponse.SerializeToString,
+            ),
             'GetJobSummary': grpc.unary_unary_rpc_method_handler(
                     servicer.GetJobSummary,
                     request_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetJobSummaryRequest.FromString,
@@ -240,6 +275,11 @@ def add_GenerationServiceServicer_to_server(servicer, server):
                     servicer.ListJobSummaries,
                     request_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.ListJobSummariesRequest.FromString,
                     response_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.ListJobSummariesResponse.SerializeToString,
+            ),
+            'AcknowledgeJobSummaries': grpc.unary_unary_rpc_method_handler(
+                    servicer.AcknowledgeJobSummaries,
+                    request_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.AcknowledgeJobSummariesRequest.FromString,
+                    response_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.AcknowledgeJobSummariesResponse.SerializeToString,
             ),
             'GetQueueOverview': grpc.unary_unary_rpc_method_handler(
                     servicer.GetQueueOverview,
@@ -432,6 +472,33 @@ class GenerationService:
             _registered_method=True)
 
     @staticmethod
+    def Cancel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gesso.generation.v1.GenerationService/Cancel',
+            gesso_dot_generation_dot_v1_dot_generation__pb2.CancelRequest.SerializeToString,
+            gesso_dot_generation_dot_v1_dot_generation__pb2.CancelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetJobSummary(request,
             target,
             options=(),
@@ -475,6 +542,33 @@ class GenerationService:
             '/gesso.generation.v1.GenerationService/ListJobSummaries',
             gesso_dot_generation_dot_v1_dot_generation__pb2.ListJobSummariesRequest.SerializeToString,
             gesso_dot_generation_dot_v1_dot_generation__pb2.ListJobSummariesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AcknowledgeJobSummaries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gesso.generation.v1.GenerationService/AcknowledgeJobSummaries',
+            gesso_dot_generation_dot_v1_dot_generation__pb2.AcknowledgeJobSummariesRequest.SerializeToString,
+            gesso_dot_generation_dot_v1_dot_generation__pb2.AcknowledgeJobSummariesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -73,6 +73,13 @@ class GenerationServiceStub:
     refunded. Repeating a failure that was accepted is accepted.
     INVALID_ARGUMENT: none or more than 100.
     """
+    Cancel: _grpc.UnaryUnaryMultiCallable[_generation_pb2.CancelRequest, _generation_pb2.CancelResponse]
+    """Cancels a job that has no result yet, and refunds it, in one transaction: one that waits at
+    once, one that is worked on too, whose worker hears of it when it renews its lease. Its
+    placeholder is idle again right after. Cancelling again answers the same.
+    NOT_FOUND: the account has no such job.
+    ABORTED JOB_FINISHING: the job is over, or its end is on the way to the canvas.
+    """
     GetJobSummary: _grpc.UnaryUnaryMultiCallable[_generation_pb2.GetJobSummaryRequest, _generation_pb2.GetJobSummaryResponse]
     """Reads one job as its owner may see it.
     NOT_FOUND: the account has no such job.
@@ -81,6 +88,11 @@ class GenerationServiceStub:
     """Lists the account's jobs, newest first.
     INVALID_ARGUMENT: an unknown status, a page token that is not ours, or a page size
     outside 0 to 200.
+    """
+    AcknowledgeJobSummaries: _grpc.UnaryUnaryMultiCallable[_generation_pb2.AcknowledgeJobSummariesRequest, _generation_pb2.AcknowledgeJobSummariesResponse]
+    """Takes note that the ends of jobs were shown to the account; only of those that are its own and
+    over. Again changes nothing.
+    INVALID_ARGUMENT: no jobs or more than 100.
     """
     GetQueueOverview: _grpc.UnaryUnaryMultiCallable[_generation_pb2.GetQueueOverviewRequest, _generation_pb2.GetQueueOverviewResponse]
     """Counts the account's jobs."""
@@ -136,6 +148,13 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
     refunded. Repeating a failure that was accepted is accepted.
     INVALID_ARGUMENT: none or more than 100.
     """
+    Cancel: _aio.UnaryUnaryMultiCallable[_generation_pb2.CancelRequest, _generation_pb2.CancelResponse]  # type: ignore[assignment]
+    """Cancels a job that has no result yet, and refunds it, in one transaction: one that waits at
+    once, one that is worked on too, whose worker hears of it when it renews its lease. Its
+    placeholder is idle again right after. Cancelling again answers the same.
+    NOT_FOUND: the account has no such job.
+    ABORTED JOB_FINISHING: the job is over, or its end is on the way to the canvas.
+    """
     GetJobSummary: _aio.UnaryUnaryMultiCallable[_generation_pb2.GetJobSummaryRequest, _generation_pb2.GetJobSummaryResponse]  # type: ignore[assignment]
     """Reads one job as its owner may see it.
     NOT_FOUND: the account has no such job.
@@ -144,6 +163,11 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
     """Lists the account's jobs, newest first.
     INVALID_ARGUMENT: an unknown status, a page token that is not ours, or a page size
     outside 0 to 200.
+    """
+    AcknowledgeJobSummaries: _aio.UnaryUnaryMultiCallable[_generation_pb2.AcknowledgeJobSummariesRequest, _generation_pb2.AcknowledgeJobSummariesResponse]  # type: ignore[assignment]
+    """Takes note that the ends of jobs were shown to the account; only of those that are its own and
+    over. Again changes nothing.
+    INVALID_ARGUMENT: no jobs or more than 100.
     """
     GetQueueOverview: _aio.UnaryUnaryMultiCallable[_generation_pb2.GetQueueOverviewRequest, _generation_pb2.GetQueueOverviewResponse]  # type: ignore[assignment]
     """Counts the account's jobs."""
@@ -234,6 +258,19 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def Cancel(
+        self,
+        request: _generation_pb2.CancelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_generation_pb2.CancelResponse, _abc.Awaitable[_generation_pb2.CancelResponse]]:
+        """Cancels a job that has no result yet, and refunds it, in one transaction: one that waits at
+        once, one that is worked on too, whose worker hears of it when it renews its lease. Its
+        placeholder is idle again right after. Cancelling again answers the same.
+        NOT_FOUND: the account has no such job.
+        ABORTED JOB_FINISHING: the job is over, or its end is on the way to the canvas.
+        """
+
+    @_abc_1.abstractmethod
     def GetJobSummary(
         self,
         request: _generation_pb2.GetJobSummaryRequest,
@@ -252,6 +289,17 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         """Lists the account's jobs, newest first.
         INVALID_ARGUMENT: an unknown status, a page token that is not ours, or a page size
         outside 0 to 200.
+        """
+
+    @_abc_1.abstractmethod
+    def AcknowledgeJobSummaries(
+        self,
+        request: _generation_pb2.AcknowledgeJobSummariesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_generation_pb2.AcknowledgeJobSummariesResponse, _abc.Awaitable[_generation_pb2.AcknowledgeJobSummariesResponse]]:
+        """Takes note that the ends of jobs were shown to the account; only of those that are its own and
+        over. Again changes nothing.
+        INVALID_ARGUMENT: no jobs or more than 100.
         """
 
     @_abc_1.abstractmethod

@@ -4,8 +4,8 @@ from alembic import op
 
 from servicekit.migrations import statements
 
-revision = "0003"
-down_revision = "0002"
+revision = "0005"
+down_revision = "0004"
 
 SCRIPT = """
 CREATE TABLE generation.worker (
