@@ -92,6 +92,28 @@ async def test_a_statement_finds_its_rows_by_an_index_even_planned_on_empty_tabl
     ]
 
 
+async def test_the_queue_is_counted_of_indexes_alone(database: str) -> None:
+    """GN40"""
+    nodes = await planned(database, stats_store.COUNT_QUEUE)
+
+    scans = [node["Node Type"] for node in nodes if "Relation Name" in node]
+    assert scans == ["Index Only Scan"] * 5
+
+
+async def planned(database: str, statement: str) -> list[dict[str, Any]]:
+    """The parts of the plan of a statement, made without knowing its parameters."""
+    connection = await asyncpg.connect(database, server_settings=PLANNING)
+    try:
+        await connection.execute("ANALYZE")
+        parameters = (await connection.prepare(statement)).get_parameters()
+        await connection.execute(f"PREPARE hot AS {statement}")
+        nulls = ", ".join("NULL" for _ in parameters)
+        text = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE hot ({nulls})")
+    finally:
+        await connection.close()
+    return list(_nodes(json.loads(text)[0]["Plan"]))
+
+
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for inner in plan.get("Plans", []):
