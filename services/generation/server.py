@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from gesso.generation.v1 import generation_pb2
+from gesso.generation.v1 import generation_pb2, provider_calls_pb2
 from gesso.generation.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_server
+from gesso.generation.v1.provider_calls_pb2_grpc import add_ProviderCallServiceServicer_to_server
 from gesso.wallet.v1 import wallet_pb2
 from gesso.wallet.v1.wallet_pb2_grpc import add_WalletServiceServicer_to_server
 
@@ -13,6 +14,9 @@ from servicekit import client, postgres, server
 from servicekit.background import background
 from servicekit.telemetry import Metrics
 from servicekit.watches import Watches, watching
+from services.generation.calls import ProviderCalls
+from services.generation.calls_rpc import CallsRpc
+from services.generation.calls_store import CallsStore
 from services.generation.canvases import Canvases
 from services.generation.claims import Claims
 from services.generation.deliveries_store import DeliveriesStore
@@ -34,6 +38,7 @@ from services.generation.wallet_store import WalletStore
 LOOK_ROUNDS = 5
 
 _GENERATION = generation_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name
+_CALLS = provider_calls_pb2.DESCRIPTOR.services_by_name["ProviderCallService"].full_name
 _WALLET = wallet_pb2.DESCRIPTOR.services_by_name["WalletService"].full_name
 
 
@@ -84,6 +89,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
         )
         watches = Watches(summaries, look_seconds=LOOK_ROUNDS * settings.poll_seconds)
         generation = GenerationRpc(service, claims, watches)
+        calls = CallsRpc(ProviderCalls(CallsStore(database)))
         wallet = WalletRpc(WalletService(WalletStore(database)))
         async with (
             service.settling(),
@@ -101,6 +107,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
                     _GENERATION: lambda grpc: add_GenerationServiceServicer_to_server(
                         generation, grpc
                     ),
+                    _CALLS: lambda grpc: add_ProviderCallServiceServicer_to_server(calls, grpc),
                     _WALLET: lambda grpc: add_WalletServiceServicer_to_server(wallet, grpc),
                 },
                 check=database.check,
