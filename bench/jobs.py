@@ -15,7 +15,7 @@ from gesso.wallet.v1.wallet_pb2_grpc import WalletServiceStub
 
 from bench.suite import Bench, an_account
 from bench.timing import Timing, summary
-from providers.image import ImageRequest
+from providers.image import Accepted, ImageRequest
 from servicekit.client import Client
 from servicekit.identity import Behalf
 from servicekit.objects import ObjectSettings
@@ -36,9 +36,21 @@ _PIXEL = base64.b64decode(
 class NoPicture:
     """A model that answers at once. Of the bench only: no setting leads to it."""
 
-    async def generate(self, request: ImageRequest) -> bytes:  # noqa: ARG002 - it draws nothing
+    async def generate(
+        self,
+        request: ImageRequest,  # noqa: ARG002 - it draws nothing
+        accepted: Accepted,  # noqa: ARG002 - nor is anything to be asked after
+    ) -> bytes:
         """One pixel."""
         return _PIXEL
+
+    async def resume(self, request: ImageRequest, request_id: str) -> bytes:
+        """Never: nothing was accepted."""
+        raise NotImplementedError(f"{request.request_id} was never called {request_id}")
+
+    async def cancel(self, request_id: str) -> bool:
+        """Never: nothing was accepted."""
+        raise NotImplementedError(f"nothing was called {request_id}")
 
 
 async def end_to_end(bench: Bench) -> Timing:

@@ -1,5 +1,6 @@
 """Models that make pictures: how they are asked, and how they fail."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,11 +22,30 @@ class ImageRequest:
     subtype: str = "plain"
 
 
+# Told what the provider calls a request, as soon as it says so.
+Accepted = Callable[[str], Awaitable[None]]
+
+
 class ImageModel(Protocol):
     """A model that makes pictures."""
 
-    async def generate(self, request: ImageRequest) -> bytes:
-        """The encoded picture. Raises an `ImageFailure`; may be cancelled at any time."""
+    async def generate(self, request: ImageRequest, accepted: Accepted) -> bytes:
+        """The encoded picture. Raises an `ImageFailure`; may be cancelled at any time.
+
+        Calls `accepted` with the provider's id of the request if that can be asked after by
+        `resume`; a provider without such ids never does.
+        """
+        ...
+
+    async def resume(self, request: ImageRequest, request_id: str) -> bytes:
+        """The picture of a request that was accepted before; nothing is begun anew.
+
+        Raises an `ImageFailure`; `Uncertain` if the provider has no such ids.
+        """
+        ...
+
+    async def cancel(self, request_id: str) -> bool:
+        """Asks the provider to cancel a request; whether it says that it did."""
         ...
 
 
@@ -51,6 +71,10 @@ class Capacity(ImageFailure):
 
 class Outage(ImageFailure):
     """The model cannot be reached or is broken, and did nothing."""
+
+
+class Uncertain(ImageFailure):
+    """The model was asked, and nobody knows what became of it: it may have been paid."""
 
 
 class TimedOut(ImageFailure):

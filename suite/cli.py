@@ -192,6 +192,45 @@ def status() -> None:
     sys.exit(run_status())
 
 
+@gesso.group()
+def jobs() -> None:
+    """Calls of paid providers whose outcome nobody knows.
+
+    Of the suite that runs on --data-dir, or of GESSO_GENERATION_ADDRESS with GESSO_INTERNAL_TOKENS.
+    """
+
+
+@jobs.command()
+@_data_dir
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def uncertain(*, data_dir: Path, as_json: bool) -> None:
+    """List them, newest first: ask the provider what became of each.
+
+    \b
+    gesso jobs uncertain
+    """
+    from suite.commands.jobs import run_uncertain
+
+    sys.exit(run_uncertain(data_dir.absolute(), as_json=as_json))
+
+
+@jobs.command()
+@click.argument("job_id")
+@click.argument("number", type=click.IntRange(1, 100))
+@click.argument("outcome", type=click.Choice(["succeeded", "failed", "cancelled"]))
+@_data_dir
+@click.option("--note", default="", help="How that was found out.")
+def resolve(*, job_id: str, number: int, outcome: str, data_dir: Path, note: str) -> None:
+    """Take note of what became of a call. The job and its money stay as they are.
+
+    \b
+    gesso jobs resolve extgen-9f3c2b71 1 failed --note "not in the provider's bill"
+    """
+    from suite.commands.jobs import run_resolve
+
+    sys.exit(run_resolve(data_dir.absolute(), job_id, number, outcome, note))
+
+
 @gesso.command()
 def settings() -> None:
     """List every setting: its variable, what it means, its default.

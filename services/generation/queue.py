@@ -61,7 +61,7 @@ class Queue:
         """Extends the leases of jobs; which of them held. Gives up after `seconds`."""
         request = generation_pb2.RenewLeasesRequest(
             worker_id=self._worker_id,
-            leases=map(_lease_of, jobs),
+            leases=map(lease_of, jobs),
             lease=_duration(self._lease),
         )
         response = await self._client.call(
@@ -73,7 +73,7 @@ class Queue:
         """Says what the attempt does. Raises `LeaseFenced`."""
         request = generation_pb2.UpdatePhaseRequest(
             worker_id=self._worker_id,
-            lease=_lease_of(job),
+            lease=lease_of(job),
             phase=_PHASES[phase],
             progress=progress,
         )
@@ -87,7 +87,7 @@ class Queue:
     async def complete(self, job: ClaimedJob, outputs: Sequence[Output]) -> None:
         """Ends the attempt with a result. Raises `LeaseFenced`."""
         completion = generation_pb2.Completion(
-            lease=_lease_of(job),
+            lease=lease_of(job),
             outputs=[
                 generation_pb2.Output(
                     resource_id=output.resource_id,
@@ -107,13 +107,14 @@ class Queue:
 
     async def fail(self, job: ClaimedJob, error: str) -> None:
         """Ends the attempt with an error. Raises `LeaseFenced`."""
-        failure = generation_pb2.Failure(lease=_lease_of(job), error=error)
+        failure = generation_pb2.Failure(lease=lease_of(job), error=error)
         request = generation_pb2.FailRequest(worker_id=self._worker_id, failures=[failure])
         response = await self._client.call(self._stub.Fail, request, Behalf())
         _check(response.outcomes)
 
 
-def _lease_of(job: ClaimedJob) -> generation_pb2.Lease:
+def lease_of(job: ClaimedJob) -> generation_pb2.Lease:
+    """The lease of an attempt, as a message."""
     return generation_pb2.Lease(job_id=job.job_id, lease_token=job.lease_token)
 
 

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from externalscaler.externalscaler_pb2_grpc import add_ExternalScalerServicer_to_server
-from gesso.generation.v1 import generation_pb2
+from gesso.generation.v1 import generation_pb2, provider_calls_pb2
 from gesso.generation.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_server
+from gesso.generation.v1.provider_calls_pb2_grpc import add_ProviderCallServiceServicer_to_server
 from gesso.wallet.v1 import wallet_pb2
 from gesso.wallet.v1.wallet_pb2_grpc import add_WalletServiceServicer_to_server
 
@@ -14,6 +15,9 @@ from servicekit import client, postgres, server
 from servicekit.background import background
 from servicekit.telemetry import Metrics
 from servicekit.watches import Watches, watching
+from services.generation.calls import ProviderCalls
+from services.generation.calls_rpc import CallsRpc
+from services.generation.calls_store import CallsStore
 from services.generation.canvases import Canvases
 from services.generation.claims import Claims
 from services.generation.deliveries_store import DeliveriesStore
@@ -41,6 +45,7 @@ from services.generation.workers_store import WorkersStore
 LOOK_ROUNDS = 5
 
 _GENERATION = generation_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name
+_CALLS = provider_calls_pb2.DESCRIPTOR.services_by_name["ProviderCallService"].full_name
 _WALLET = wallet_pb2.DESCRIPTOR.services_by_name["WalletService"].full_name
 
 
@@ -95,6 +100,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
         )
         watches = Watches(summaries, look_seconds=LOOK_ROUNDS * settings.poll_seconds)
         generation = GenerationRpc(service, claims, watches, workers, stats)
+        calls = CallsRpc(ProviderCalls(CallsStore(database)))
         wallet = WalletRpc(WalletService(WalletStore(database)))
         metrics = Metrics()
         upkeep = [workers.write_forever()]
@@ -117,6 +123,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
                     _GENERATION: lambda grpc: add_GenerationServiceServicer_to_server(
                         generation, grpc
                     ),
+                    _CALLS: lambda grpc: add_ProviderCallServiceServicer_to_server(calls, grpc),
                     _WALLET: lambda grpc: add_WalletServiceServicer_to_server(wallet, grpc),
                 },
                 check=database.check,

@@ -79,8 +79,13 @@ SELECT key, $1, $2, $4, $14, $15, $9, $5, $6
 RETURNING job_key
 """
 
+# So often a job goes on after its worker was lost, asking its providers what became of its calls.
+MAX_RESUMES = 3
+_RESUMED = "ARRAY(SELECT key FROM expired WHERE is_resumed)"
+
 # Expired leases first, then what is pending, in channels that have room. What expired with no
-# attempts left fails and is refunded here (GN8). The claim's row makes a repeat take nothing anew,
+# attempts left fails and is refunded here (GN8); one whose providers can be asked goes on, which is
+# no new attempt (GN30). The claim's row makes a repeat take nothing anew,
 # also one that runs at the same time: it waits for the row, and finds it taken (GN6).
 CLAIM = f"""
 WITH known AS (
@@ -102,7 +107,11 @@ WITH known AS (
 ), expired AS (
     SELECT late.*
       FROM channel
-     CROSS JOIN LATERAL (SELECT key, lease_token, attempt < max_attempts AS is_tried_again
+     CROSS JOIN LATERAL (SELECT key, lease_token, attempt < max_attempts AS has_attempts,
+                                coalesce(resumes < {MAX_RESUMES}
+                                         AND (SELECT bool_and(request_id IS NOT NULL)
+                                                FROM generation.provider_call
+                                               WHERE job_key = job.key), false) AS is_resumed
                            FROM generation.job
                           WHERE status = 'running'
                             AND job.channel = channel.name
@@ -124,11 +133,12 @@ WITH known AS (
                           LIMIT greatest(channel.room, 0)
                             FOR UPDATE SKIP LOCKED) AS next
      ORDER BY priority, available_at, key
-     LIMIT $3::bigint - (SELECT count(*) FROM expired WHERE is_tried_again)
+     LIMIT $3::bigint - (SELECT count(*) FROM expired WHERE has_attempts OR is_resumed)
 ), found AS (
     SELECT key, lease_token + 1 AS lease_token
       FROM expired
-     WHERE is_tried_again
+     WHERE has_attempts
+        OR is_resumed
     UNION ALL
     SELECT key, lease_token + 1
       FROM ready
@@ -143,7 +153,8 @@ WITH known AS (
     UPDATE generation.job
        SET status      = 'running',
            worker_id   = $1,
-           attempt     = attempt + 1,
+           attempt     = attempt + CASE WHEN key = ANY({_RESUMED}) THEN 0 ELSE 1 END,
+           resumes     = resumes + CASE WHEN key = ANY({_RESUMED}) THEN 1 ELSE 0 END,
            lease_token = lease_token + 1,
            lease_until = now() + $4::interval,
            claimed_at  = now()
@@ -167,7 +178,7 @@ WITH known AS (
            worker_id   = NULL,
            lease_until = NULL,
            deliver_at  = CASE WHEN node_id IS NOT NULL THEN now() END
-     WHERE key = ANY(ARRAY(SELECT key FROM expired WHERE NOT is_tried_again))
+     WHERE key = ANY(ARRAY(SELECT key FROM expired WHERE NOT (has_attempts OR is_resumed)))
     RETURNING key, job_id, account_id, price_micros, lease_token, deliver_at
 ), {refunds("failed")}, failed_summary AS (
     UPDATE generation.summary AS summary

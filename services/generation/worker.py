@@ -21,7 +21,9 @@ from services.generation.domain.budget import Deadlines, deadlines
 from services.generation.domain.failures import LeaseFenced
 from services.generation.domain.jobs import KINDS, UNEXPLAINED, ClaimedJob, Held
 from services.generation.domain.params import DEFAULT_MODEL
+from services.generation.journal import Journal
 from services.generation.outputs import Outputs
+from services.generation.pictures import Pictures
 from services.generation.queue import Queue
 from services.generation.settings import WorkerSettings
 
@@ -38,6 +40,7 @@ class _Attempt:
     deadlines: Deadlines
     task: asyncio.Task[None]
     is_stopped: bool = False
+    is_taken_back: bool = False
 
 
 class Worker:
@@ -94,6 +97,7 @@ class Worker:
                 for attempt, how in zip(some, held, strict=True):
                     if how is not Held.OK and attempt in self._holding:
                         self._log.warning("lease lost", job_id=attempt.job.job_id, why=how)
+                        attempt.is_taken_back = how is Held.CANCELLED
                         attempt.task.cancel()
 
     async def drained(self, claiming: asyncio.Task[None]) -> None:
@@ -143,6 +147,8 @@ class Worker:
             self._late.discard(attempt)
             attempt.task.cancel()
             await asyncio.wait([attempt.task])
+        is_unwanted = attempt.is_taken_back or attempt.is_stopped
+        await self._attempts.end(attempt.job, is_unwanted=is_unwanted)
         await self._conclude(attempt)
 
     async def _conclude(self, attempt: _Attempt) -> None:
@@ -196,7 +202,8 @@ async def running(
         lease = timedelta(seconds=settings.lease_seconds)
         queue = Queue(generation, settings.worker_id(), lease)
         outputs = Outputs(Objects.at(settings.objects.objects_url), canvas)
-        worker = Worker(queue, Attempts(queue, outputs, models), settings)
+        pictures = Pictures(Journal(generation, settings.worker_id()), models)
+        worker = Worker(queue, Attempts(queue, pictures, outputs), settings)
         with metrics_served(Metrics(), settings.metrics_listen):
             claiming = tasks.create_task(worker.claim_until_drained())
             renewing = tasks.create_task(worker.renew_forever())

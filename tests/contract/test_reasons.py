@@ -13,6 +13,7 @@ from servicekit.errors import FAMILIES, Failure
 # Met by our own processes only: they end an attempt, a stream or a socket, or become a sentence
 # of a task or job. No answer to a browser carries them.
 INSIDE = {
+    "call_not_uncertain",
     "lease_fenced",
     "lease_lost",
     "malformed_frame",

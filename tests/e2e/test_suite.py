@@ -1,5 +1,6 @@
 """The suite as a person runs it: real processes, the real command line."""
 
+import json
 import os
 import signal
 import socket
@@ -57,6 +58,27 @@ def test_the_demo_fails_plainly_where_nobody_answers(tmp_path: Path) -> None:
     assert "nobody answers" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_call_whose_outcome_nobody_knows_is_listed_and_resolved(up: Up, tmp_path: Path) -> None:
+    """GN31"""
+    at = ("--data-dir", str(up.data))
+    lost = gesso("demo", "--url", up.url, "--prompt", "a lantern !cut", cwd=tmp_path)
+    (call,) = json.loads(gesso("jobs", "uncertain", "--json", *at).stdout)
+    table = gesso("jobs", "uncertain", *at)
+    resolved = gesso("jobs", "resolve", call["jobId"], "1", "failed", "--note", "asked", *at)
+    again = gesso("jobs", "resolve", call["jobId"], "1", "failed", *at)
+    nothing = gesso("jobs", "uncertain", *at)
+    nobody = gesso("jobs", "uncertain", "--data-dir", str(tmp_path))
+
+    assert lost.returncode == 1
+    assert (call["number"], call["model"], call["requestId"]) == (1, "studio", None)
+    assert "studio" in table.stdout
+    assert resolved.stdout == f"call 1 of {call['jobId']} failed\n"
+    assert (again.returncode, len(again.stderr.splitlines())) == (1, 1)
+    assert nothing.stdout == "no call of a provider is uncertain\n"
+    assert (nobody.returncode, "Traceback" in nobody.stderr) == (1, False)
+    assert "GESSO_GENERATION_ADDRESS" in nobody.stderr
 
 
 def test_ps_names_every_process_and_its_memory(up: Up) -> None:

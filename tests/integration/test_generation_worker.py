@@ -10,9 +10,13 @@ import pytest
 from gesso.assets.v1 import assets_pb2
 from gesso.assets.v1.assets_pb2_grpc import AssetsServiceStub
 from gesso.generation.v1 import generation_pb2 as pb
+from gesso.generation.v1 import provider_calls_pb2 as calls_pb
+from gesso.generation.v1.provider_calls_pb2_grpc import ProviderCallServiceStub
 from PIL import Image
 
-from providers.image import ImageModel, ImageRequest
+from providers.image import Accepted, ImageModel, ImageRequest
+from servicekit.errors import FailedPrecondition, Invalid
+from servicekit.identity import Behalf
 from servicekit.objects import Objects
 from services.generation import server as generation_server
 from services.generation.worker import running
@@ -55,7 +59,10 @@ def working(
 class Gate:
     """A provider that says when it was asked, and answers when it is let."""
 
-    def __init__(self, *, is_stubborn: bool = False) -> None:
+    def __init__(self, *, is_stubborn: bool = False, request_id: str | None = None) -> None:
+        self.request_id = request_id
+        self.resumed: list[str] = []
+        self.withdrawn: list[str] = []
         self.asked = asyncio.Event()
         self.let = asyncio.Event()
         self.cancelled = asyncio.Event()
@@ -66,8 +73,23 @@ class Gate:
         async with asyncio.timeout(10):
             await self.asked.wait()
 
-    async def generate(self, request: ImageRequest) -> bytes:
+    async def generate(self, request: ImageRequest, accepted: Accepted) -> bytes:
         """A grey picture."""
+        if self.request_id is not None:
+            await accepted(self.request_id)
+        return await self._made(request)
+
+    async def resume(self, request: ImageRequest, request_id: str) -> bytes:
+        """The same picture."""
+        self.resumed.append(request_id)
+        return await self._made(request)
+
+    async def cancel(self, request_id: str) -> bool:
+        """Takes note of it."""
+        self.withdrawn.append(request_id)
+        return True
+
+    async def _made(self, request: ImageRequest) -> bytes:
         self.asked.set()
         try:
             await self.let.wait()
@@ -84,9 +106,17 @@ class Gate:
 class Broken:
     """A provider with a fault."""
 
-    async def generate(self, request: ImageRequest) -> bytes:
+    async def generate(self, request: ImageRequest, accepted: Accepted) -> bytes:
         """Nothing."""
-        raise ZeroDivisionError(request.prompt)
+        raise ZeroDivisionError(request.prompt, accepted)
+
+    async def resume(self, request: ImageRequest, request_id: str) -> bytes:
+        """Nothing."""
+        raise ZeroDivisionError(request.prompt, request_id)
+
+    async def cancel(self, request_id: str) -> bool:
+        """Nothing."""
+        raise ZeroDivisionError(request_id)
 
 
 async def test_a_prompt_becomes_a_picture_on_the_canvas(home: House, person: Person) -> None:
@@ -233,6 +263,161 @@ async def test_a_job_that_is_taken_back_stops_the_work(home: House, person: Pers
     assert (await person.job(job.job_id)).status == pb.JOB_STATUS_CANCELLED
     assert node["metadata"]["status"] == "idle"
     assert await person.balance() == 100
+
+
+async def test_a_job_that_is_taken_back_is_cancelled_at_its_provider(
+    home: House, person: Person
+) -> None:
+    """GN30"""
+    gate = Gate(request_id="p-1")
+    async with working(home, {"studio": gate}, lease_seconds=1), asyncio.timeout(10):
+        job = (await person.enqueue(node_id="n1")).job
+        await gate.was_asked()
+        await person.cancel(job.job_id)
+        await gate.cancelled.wait()
+
+    (call,) = await home.fetch("SELECT outcome, request_id FROM generation.provider_call")
+    assert gate.withdrawn == ["p-1"]
+    assert tuple(call) == ("cancelled", "p-1")
+    assert await home.uncertain() == []
+
+
+async def test_a_job_whose_worker_was_lost_is_gone_on_with_and_asked_for_once(
+    home: House, person: Person
+) -> None:
+    """GN30"""
+    lost, found = Gate(request_id="p-1", is_stubborn=True), Gate(request_id="p-2")
+    async with working(home, {"studio": lost}, lease_seconds=3600):
+        job = (await person.enqueue(node_id="n1")).job
+        await lost.was_asked()
+        await home.expire(job.job_id)
+        found.let.set()
+        async with working(home, {"studio": found}):
+            await home.ends.of(job.job_id)
+        lost.let.set()
+
+    shown = await person.job(job.job_id)
+    (row,) = await home.fetch("SELECT attempt, resumes FROM generation.job")
+    assert shown.status == pb.JOB_STATUS_COMPLETED
+    assert (found.resumed, tuple(row)) == (["p-1"], (1, 1))
+    assert await person.balance() == 96
+
+
+async def test_a_job_is_gone_on_with_so_often_and_then_failed(home: House, person: Person) -> None:
+    """GN30"""
+    hand, job = home.hand(), (await person.enqueue(is_shown=False)).job
+    for token in range(1, 5):
+        (attempt,) = await hand.claim()
+        assert (attempt.lease_token, attempt.attempt) == (token, 1)
+        if token == 1:
+            await hand.call(attempt, request_id="p-1")
+        await home.expire(job.job_id)
+
+    assert await hand.claim() == []
+    assert (await person.job(job.job_id)).error == "The job ran out of time."
+    assert [call.request_id for call in await home.uncertain()] == ["p-1"]
+
+
+async def test_a_call_that_was_lost_is_uncertain_and_never_made_again(
+    home: House, person: Person
+) -> None:
+    """GN30, GN31"""
+    hand, job = home.hand(), (await person.enqueue(is_shown=False)).job
+    await home.execute("UPDATE generation.job SET max_attempts = 2")
+    (attempt,) = await hand.claim()
+    assert await hand.call(attempt) == (True, None)
+    # The answer may have been lost: the same attempt may go ahead.
+    assert await hand.call(attempt) == (True, None)
+    assert await home.uncertain() == []
+    await home.expire(job.job_id)
+    gate = Gate()
+    async with working(home, {"studio": gate}):
+        async with asyncio.timeout(10):
+            while await home.uncertain() == []:
+                await asyncio.sleep(0)
+
+    shown = await person.job(job.job_id)
+    assert (shown.status, shown.error) == (pb.JOB_STATUS_FAILED, "The model's answer was lost.")
+    assert not gate.asked.is_set()
+    assert await person.balance() == 100
+
+
+async def test_what_a_provider_did_not_do_may_be_asked_for_again(
+    home: House, person: Person
+) -> None:
+    """GN30"""
+    async with working(home):
+        job = (await person.enqueue(node_id="n1", prompt="a lantern !429=2")).job
+        await home.ends.of(job.job_id)
+
+    events = await home.fetch(
+        "SELECT detail FROM generation.event WHERE kind = 'provider_settled' ORDER BY key"
+    )
+    assert [event["detail"] for event in events] == [
+        "1 failed as directed",
+        "1 failed as directed",
+        "1 succeeded",
+    ]
+    assert (await person.job(job.job_id)).status == pb.JOB_STATUS_COMPLETED
+
+
+async def test_an_uncertain_call_is_listed_until_it_is_resolved(
+    home: House, person: Person
+) -> None:
+    """GN31"""
+    async with working(home):
+        job = (await person.enqueue(node_id="n1", prompt="a lantern !cut")).job
+        await home.ends.of(job.job_id)
+    (call,) = await home.uncertain()
+
+    await home.resolve(job.job_id, 1)
+
+    with pytest.raises(FailedPrecondition) as refused:
+        await home.resolve(job.job_id, 1)
+    assert (call.job_id, call.number, call.model) == (job.job_id, 1, "studio")
+    assert call.account_id == person.account_id
+    assert refused.value.machine_word == "call_not_uncertain"
+    assert await home.uncertain() == []
+    assert (await person.job(job.job_id)).error == "The model's answer was lost."
+    assert await person.balance() == 100
+
+
+async def test_a_stale_attempt_can_begin_nothing(home: House, person: Person) -> None:
+    """GN30"""
+    hand, job = home.hand(), (await person.enqueue(is_shown=False)).job
+    (attempt,) = await hand.claim()
+    await home.expire(job.job_id)
+
+    with pytest.raises(FailedPrecondition) as refused:
+        await hand.call(attempt)
+
+    assert refused.value.machine_word == "lease_fenced"
+    assert await home.fetch("SELECT FROM generation.provider_call") == []
+
+
+@pytest.mark.parametrize(
+    ("report", "path"),
+    [
+        ({"request_id": ""}, "requestId"),
+        ({"request_id": "x" * 501}, "requestId"),
+        ({"outcome": 0}, "outcome"),
+        ({"outcome": 77}, "outcome"),
+        ({"outcome": 1, "detail": "x" * 501}, "detail"),
+        ({"number": 0, "outcome": 1}, "number"),
+        ({}, "outcome"),
+    ],
+)
+async def test_a_report_that_cannot_be_is_refused(
+    home: House, report: dict[str, Any], path: str
+) -> None:
+    """GN30"""
+    stub = ProviderCallServiceStub(home.generation.channel)
+    request = calls_pb.ReportCallRequest(**{"number": 1, **report})
+
+    with pytest.raises(Invalid) as refused:
+        await home.generation.call(stub.ReportCall, request, Behalf())
+
+    assert refused.value.facts["path"] == path
 
 
 async def test_what_comes_late_but_within_the_lease_still_counts(

@@ -12,6 +12,7 @@ from servicekit.postgres import PLANNING
 from services.canvas import assets_store
 from services.canvas import store as canvas_store
 from services.generation import (
+    calls_store,
     deliveries_store,
     leases_store,
     stats_store,
@@ -35,6 +36,7 @@ MODULES = (
     tasks_store,
     work_store,
     generation_store,
+    calls_store,
     leases_store,
     deliveries_store,
     summaries_store,

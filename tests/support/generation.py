@@ -12,7 +12,9 @@ from typing import Any
 import asyncpg
 import msgspec
 from gesso.generation.v1 import generation_pb2 as pb
+from gesso.generation.v1 import provider_calls_pb2 as calls_pb
 from gesso.generation.v1.generation_pb2_grpc import GenerationServiceStub
+from gesso.generation.v1.provider_calls_pb2_grpc import ProviderCallServiceStub
 from gesso.wallet.v1 import wallet_pb2
 from gesso.wallet.v1.wallet_pb2_grpc import WalletServiceStub
 from google.protobuf.duration_pb2 import Duration
@@ -142,6 +144,20 @@ class House:
             return list(await connection.fetch(statement, *arguments))
         finally:
             await connection.close()
+
+    async def uncertain(self) -> list[calls_pb.UncertainCall]:
+        """The calls of providers whose outcome nobody knows."""
+        stub = ProviderCallServiceStub(self.generation.channel)
+        request = calls_pb.ListUncertainCallsRequest()
+        return list((await self.generation.call(stub.ListUncertainCalls, request, Behalf())).calls)
+
+    async def resolve(self, job_id: str, number: int) -> None:
+        """Says that a call failed."""
+        stub = ProviderCallServiceStub(self.generation.channel)
+        request = calls_pb.ResolveCallRequest(
+            job_id=job_id, number=number, outcome=calls_pb.PROVIDER_OUTCOME_FAILED
+        )
+        await self.generation.call(stub.ResolveCall, request, Behalf())
 
     async def delivered(self) -> None:
         """Waits until nothing is on its way to a canvas."""
@@ -318,6 +334,25 @@ class Hand:
             worker_id=self.worker_id, lease=lease_of(job), phase=phase, progress=progress
         )
         await self._client.call(self._stub.UpdatePhase, request, Behalf())
+
+    async def call(
+        self, job: pb.ClaimedJob, number: int = 1, *, request_id: str | None = None
+    ) -> tuple[bool, str | None]:
+        """Begins a call of a provider, which accepts it if it is given an id.
+
+        Whether it may be made, and what the provider called it before.
+        """
+        stub = ProviderCallServiceStub(self._client.channel)
+        begin = calls_pb.BeginCallRequest(
+            worker_id=self.worker_id, lease=lease_of(job), number=number, model="studio"
+        )
+        begun = await self._client.call(stub.BeginCall, begin, Behalf())
+        if request_id is not None:
+            report = calls_pb.ReportCallRequest(
+                lease=lease_of(job), number=number, request_id=request_id
+            )
+            await self._client.call(stub.ReportCall, report, Behalf())
+        return begun.is_new, begun.request_id if begun.HasField("request_id") else None
 
     async def complete(self, *jobs: pb.ClaimedJob, outputs: int = 1) -> list[int]:
         """Ends attempts with some outputs each."""

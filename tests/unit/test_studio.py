@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from PIL import Image, ImageChops, ImageStat
 
-from providers.image import Capacity, ImageRequest, Refused
+from providers.image import Capacity, ImageRequest, Refused, Uncertain
 from providers.studio.brush import Sheet
 from providers.studio.caption import READABLE, fitted, panel_color, write
 from providers.studio.directives import directives_of
@@ -30,14 +30,18 @@ def wanted(prompt: str = "a lantern", **changes: object) -> ImageRequest:
     return ImageRequest(**values)  # type: ignore[arg-type]  # a builder of tests
 
 
+async def unheard(request_id: str) -> None:
+    assert request_id
+
+
 async def drawn(request: ImageRequest) -> Image.Image:
-    return Image.open(io.BytesIO(await StudioImages().generate(request)))
+    return Image.open(io.BytesIO(await StudioImages().generate(request, unheard)))
 
 
 async def test_the_same_request_gives_the_same_bytes() -> None:
     """GN19"""
-    first = await StudioImages().generate(wanted())
-    second = await StudioImages().generate(wanted(request_id="another"))
+    first = await StudioImages().generate(wanted(), unheard)
+    second = await StudioImages().generate(wanted(request_id="another"), unheard)
 
     assert first == second
 
@@ -176,14 +180,40 @@ async def test_directives_are_followed() -> None:
     studio = StudioImages()
 
     with pytest.raises(Refused):
-        await studio.generate(wanted("!fail"))
+        await studio.generate(wanted("!fail"), unheard)
     for _ in range(2):
         with pytest.raises(Capacity) as caught:
-            await studio.generate(wanted("a lantern !429=2"))
-    third = await studio.generate(wanted("a lantern !429=2"))
+            await studio.generate(wanted("a lantern !429=2"), unheard)
+    third = await studio.generate(wanted("a lantern !429=2"), unheard)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await studio.generate(wanted("!hang"))
+            await studio.generate(wanted("!hang"), unheard)
 
     assert caught.value.retry_after_seconds is not None
-    assert third == await studio.generate(wanted("a lantern"))
+    assert third == await studio.generate(wanted("a lantern"), unheard)
+
+
+async def test_a_request_that_was_accepted_is_gone_on_with_and_not_begun_anew() -> None:
+    """GN19"""
+    accepted: list[str] = []
+
+    async def heard(request_id: str) -> None:
+        accepted.append(request_id)
+
+    studio = StudioImages()
+    request = wanted("a lantern !slow=0.2")
+    first = await studio.generate(request, heard)
+    # It was accepted long enough ago to be done at once, at another process too.
+    async with asyncio.timeout(5):
+        second = await StudioImages().resume(request, accepted[0])
+
+    assert second == first
+    assert await studio.cancel(accepted[0])
+    with pytest.raises(Uncertain):
+        await studio.resume(request, "another's")
+
+
+async def test_a_request_that_is_cut_off_is_uncertain() -> None:
+    """GN19"""
+    with pytest.raises(Uncertain):
+        await StudioImages().generate(wanted("a lantern !cut"), unheard)

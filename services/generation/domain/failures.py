@@ -54,6 +54,17 @@ class JobFinishing(Conflict):
         super().__init__("The job is finishing or over; it cannot be cancelled any more.")
 
 
+class CallNotUncertain(FailedPrecondition):
+    """The outcome of a call is known, it may still come, or there is no such call."""
+
+    reason = "call_not_uncertain"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "There is no such call with an uncertain outcome; gesso jobs uncertain lists them."
+        )
+
+
 class LeaseFenced(FailedPrecondition):
     """The lease is over or another's: nothing was changed."""
 

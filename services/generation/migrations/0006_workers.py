@@ -4,8 +4,8 @@ from alembic import op
 
 from servicekit.migrations import statements
 
-revision = "0005"
-down_revision = "0004"
+revision = "0006"
+down_revision = "0005"
 
 SCRIPT = """
 CREATE TABLE generation.worker (
