@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 from gesso.generation.v1 import generation_pb2, provider_calls_pb2
 from gesso.generation.v1.generation_pb2_grpc import add_GenerationServiceServicer_to_server
@@ -22,11 +23,13 @@ from services.generation.claims import Claims
 from services.generation.deliveries_store import DeliveriesStore
 from services.generation.delivery import Deliveries, Pace, delivering
 from services.generation.leases_store import LeasesStore
+from services.generation.retention_store import RetentionStore
 from services.generation.rpc import GenerationRpc
 from services.generation.service import GenerationService
 from services.generation.settings import Settings
 from services.generation.store import ANY_NUMBER, QueueStore
 from services.generation.summaries_store import SummariesStore
+from services.generation.sweeper import Sweeper
 from services.generation.turns import Turns
 from services.generation.turns_store import TurnsStore
 from services.generation.wakeups import CHANGED, Wakeups, waking
@@ -89,11 +92,23 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
         )
         watches = Watches(summaries, look_seconds=LOOK_ROUNDS * settings.poll_seconds)
         generation = GenerationRpc(service, claims, watches)
+        metrics = Metrics()
+        wallets = WalletStore(database)
+        sweeper = Sweeper(
+            RetentionStore(database),
+            wallets,
+            metrics,
+            age=timedelta(days=settings.retention_days),
+        )
         calls = CallsRpc(ProviderCalls(CallsStore(database)))
-        wallet = WalletRpc(WalletService(WalletStore(database)))
+        wallet = WalletRpc(WalletService(wallets))
         async with (
             service.settling(),
-            background(turns.give_forever(), turns.look_forever()),
+            background(
+                turns.give_forever(),
+                turns.look_forever(),
+                sweeper.sweep_forever(every_seconds=settings.sweep_seconds),
+            ),
             watching(
                 watches,
                 database_url=settings.database.database_url,
@@ -112,7 +127,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
                 },
                 check=database.check,
                 draining=draining,
-                metrics=Metrics(),
+                metrics=metrics,
             ) as port,
         ):
             yield port
