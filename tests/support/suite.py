@@ -65,7 +65,9 @@ def gesso(
     )
 
 
-def start(data: Path, *options: str, gateways: int = 1) -> Up:
+def start(
+    data: Path, *options: str, gateways: int = 1, environ: dict[str, str] | None = None
+) -> Up:
     port = _free_ports(gateways)
     process = subprocess.Popen(
         [
@@ -79,7 +81,7 @@ def start(data: Path, *options: str, gateways: int = 1) -> Up:
             str(gateways),
             *options,
         ],
-        env=ENVIRONMENT,
+        env={**ENVIRONMENT, **(environ or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
