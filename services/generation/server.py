@@ -22,12 +22,13 @@ from services.generation.canvases import Canvases
 from services.generation.claims import Claims
 from services.generation.deliveries_store import DeliveriesStore
 from services.generation.delivery import Deliveries, Pace, delivering
+from services.generation.domain.prices import CHANNELS
 from services.generation.leases_store import LeasesStore
 from services.generation.retention_store import RetentionStore
 from services.generation.rpc import GenerationRpc
 from services.generation.service import GenerationService
 from services.generation.settings import Settings
-from services.generation.store import ANY_NUMBER, QueueStore
+from services.generation.store import Channel, QueueStore
 from services.generation.summaries_store import SummariesStore
 from services.generation.sweeper import Sweeper
 from services.generation.turns import Turns
@@ -86,7 +87,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             store,
             wakeups,
             turns,
-            channels={**ANY_NUMBER, **capacities},
+            channels=[Channel(name, capacities.get(name)) for name in CHANNELS],
             draining=draining,
             poll_seconds=settings.poll_seconds,
         )

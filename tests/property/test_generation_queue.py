@@ -24,7 +24,6 @@ from servicekit import postgres as postgres_client
 from servicekit.errors import Failure
 from servicekit.postgres import DatabaseSettings
 from services.generation.calls_store import CallsStore
-from services.generation.claims import EVER
 from services.generation.deliveries_store import DeliveriesStore
 from services.generation.domain.calls import Begun, Call
 from services.generation.domain.failures import JobFinishing, LeaseFenced
@@ -207,7 +206,7 @@ class QueueMachine(RuleBasedStateMachine):
     def claim(self, worker: str, claim: int, limit: int) -> None:
         claim_id = str(claim)
         claimed = self.run(
-            self.store.claim(worker, claim_id, limit=limit, lease=timedelta(hours=1), since=EVER)
+            self.store.claim(worker, claim_id, limit=limit, lease=timedelta(hours=1))
         )
         before = self.claims.get((worker, claim_id))
         assert claimed.is_repeat is (before is not None)
