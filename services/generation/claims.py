@@ -1,18 +1,17 @@
 """Hands out jobs: at once if there are some, else as soon as one comes."""
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from servicekit.pauses import spread
 from services.generation.domain.jobs import ClaimedJob
-from services.generation.store import Claimed, QueueStore
+from services.generation.store import EVER, Channel, Claimed, QueueStore
 from services.generation.turns import Turns
 from services.generation.wakeups import Wakeups
 from services.generation.workers import Workers
 
-EVER = datetime(1970, 1, 1, tzinfo=UTC)
 # How long a transaction that enqueues may take before its job is overlooked for a moment.
 SLACK = timedelta(seconds=1)
 FULL_LOOK_SECONDS = 1.0
@@ -46,7 +45,7 @@ class Claims:
         turns: Turns,
         workers: Workers,
         *,
-        channels: Mapping[str, int | None],
+        channels: Sequence[Channel],
         draining: asyncio.Event,
         poll_seconds: float,
     ) -> None:
@@ -57,7 +56,8 @@ class Claims:
         self._channels = channels
         self._draining = draining
         self._poll_seconds = poll_seconds
-        self._since = EVER
+        # Where the ready jobs of each channel begin.
+        self._since: dict[str, datetime] = {}
         self._full_look_at = 0.0
 
     async def jobs(self, claim: Claim) -> list[ClaimedJob]:
@@ -78,27 +78,27 @@ class Claims:
 
     async def _look(self, claim: Claim) -> Claimed:
         now = asyncio.get_running_loop().time()
-        since = self._since
         if now - self._full_look_at >= FULL_LOOK_SECONDS:
-            since = EVER
-        claimed = await self._take(claim, since)
-        if not claimed.jobs and not claimed.is_repeat and since > EVER:
-            claimed = await self._take(claim, EVER)
+            return await self._take(claim, since={})
+        claimed = await self._take(claim, self._since)
+        if not claimed.jobs and not claimed.is_repeat and self._since:
+            claimed = await self._take(claim, since={})
         return claimed
 
-    async def _take(self, claim: Claim, since: datetime) -> Claimed:
-        if since == EVER:
+    async def _take(self, claim: Claim, since: Mapping[str, datetime]) -> Claimed:
+        if not since:
             self._full_look_at = asyncio.get_running_loop().time()
         claimed = await self._store.claim(
             claim.worker_id,
             claim.claim_id,
             limit=claim.limit,
             lease=claim.lease,
-            since=since,
-            channels=self._channels,
+            channels=[
+                replace(channel, since=since.get(channel.name, EVER)) for channel in self._channels
+            ],
         )
-        if claimed.newest is not None:
-            self._since = max(claimed.newest - SLACK, EVER)
+        for channel, newest in claimed.newest.items():
+            self._since[channel] = newest - SLACK
         for job in claimed.jobs:
             self._wakeups.job_changed(job.job_id, job.account_id)
         for job_id, account_id in claimed.failed.items():

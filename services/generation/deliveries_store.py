@@ -15,6 +15,7 @@ from services.generation.domain.jobs import (
     Position,
     Status,
     Target,
+    outputs_from_json,
 )
 from services.generation.wallet_store import refunds
 
@@ -200,9 +201,7 @@ class DeliveriesStore:
 
 
 def _delivery(row: asyncpg.Record) -> Delivery:
-    outputs = None
-    if row["outputs"] is not None:
-        outputs = tuple(Output(**output) for output in json.loads(row["outputs"]))
+    outputs = None if row["outputs"] is None else outputs_from_json(row["outputs"])
     position = Position(row["position_x"], row["position_y"])
     return Delivery(
         key=row["key"],

@@ -12,7 +12,15 @@ from datetime import timedelta
 import asyncpg
 
 from servicekit.postgres import Database
-from services.generation.domain.jobs import Completion, Failing, Lease, Phase
+from services.generation.domain.jobs import (
+    Completion,
+    Failing,
+    JobResult,
+    Lease,
+    Phase,
+    Status,
+    outputs_from_json,
+)
 
 # The leases of a list: $1 workers, $2 jobs, $3 tokens, one of each for every item.
 _HELD = """
@@ -137,6 +145,21 @@ SELECT outcome.worker_id, asked.job_id, outcome.lease_token, outcome.error IS NU
    AND outcome.job_key = ANY(ARRAY(SELECT key FROM asked))
 """
 
+# A result is there from the commit point on.
+READ_RESULT = """
+SELECT summary.status, summary.error, outcome.outputs, outcome.warning
+  FROM generation.summary AS summary
+  LEFT JOIN LATERAL (SELECT outputs, warning
+                       FROM generation.outcome
+                      WHERE outcome.job_key = summary.job_key
+                        AND outputs IS NOT NULL
+                        AND summary.status IN ('running', 'completed')
+                      LIMIT 1) AS outcome
+    ON true
+ WHERE summary.job_id = $2
+   AND summary.account_id = $1
+"""
+
 # Of the leases that do not hold, those whose jobs their owners cancelled meanwhile.
 READ_CANCELLED = """
 SELECT item.worker_id, job.job_id, job.lease_token
@@ -233,6 +256,14 @@ class LeasesStore:
             [failing.error for failing in failings],
         )
         return {_lease(row): Standing(row["account_id"], row["status"]) for row in rows}
+
+    async def result(self, account_id: str, job_id: str) -> JobResult | None:
+        """What a job of the account made; None if there is no such job."""
+        row = await self._database.fetchrow(READ_RESULT, account_id, job_id)
+        if row is None:
+            return None
+        outputs = () if row["outputs"] is None else outputs_from_json(row["outputs"])
+        return JobResult(Status(row["status"]), row["error"], outputs, row["warning"])
 
     async def accepted(self, leases: Sequence[Lease], *, with_result: bool) -> set[Lease]:
         """Those of the leases that ended with a result, or else with an error, before."""

@@ -175,6 +175,18 @@ class GenerationRpc(GenerationServiceServicer):
         (placed,) = await self._service.placed(account_id, [summary])
         return generation_pb2.GetJobSummaryResponse(job=proto_from_placed(placed))
 
+    async def GetJobResult(
+        self, request: generation_pb2.GetJobResultRequest, context: Context
+    ) -> generation_pb2.GetJobResultResponse:
+        """See generation.proto."""
+        result = await self._service.result(account_of(context), request.job_id)
+        return generation_pb2.GetJobResultResponse(
+            status=_STATUSES[result.status],
+            error=result.error,
+            outputs=map(proto_from_output, result.outputs),
+            warning=result.warning,
+        )
+
     async def ListJobSummaries(
         self, request: generation_pb2.ListJobSummariesRequest, context: Context
     ) -> generation_pb2.ListJobSummariesResponse:
@@ -338,6 +350,17 @@ def proto_from_claimed_job(job: ClaimedJob) -> generation_pb2.ClaimedJob:
         params=job.params.encode(),
         canvas_id=job.canvas_id,
         attempt=job.attempt,
+    )
+
+
+def proto_from_output(output: Output) -> generation_pb2.Output:
+    """One thing that was made, as a message."""
+    return generation_pb2.Output(
+        resource_id=output.resource_id,
+        asset_id=output.asset_id,
+        mime_type=output.mime_type,
+        width=output.width,
+        height=output.height,
     )
 
 

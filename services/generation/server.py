@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from datetime import timedelta
 
 from externalscaler.externalscaler_pb2_grpc import add_ExternalScalerServicer_to_server
 from gesso.generation.v1 import generation_pb2, provider_calls_pb2
@@ -22,16 +23,19 @@ from services.generation.canvases import Canvases
 from services.generation.claims import Claims
 from services.generation.deliveries_store import DeliveriesStore
 from services.generation.delivery import Deliveries, Pace, delivering
+from services.generation.domain.prices import CHANNELS
 from services.generation.gauges import Gauges
 from services.generation.leases_store import LeasesStore
+from services.generation.retention_store import RetentionStore
 from services.generation.rpc import GenerationRpc
 from services.generation.scaler_rpc import ScalerRpc
 from services.generation.service import GenerationService
 from services.generation.settings import Settings
 from services.generation.stats import Stats
 from services.generation.stats_store import StatsStore
-from services.generation.store import ANY_NUMBER, QueueStore
+from services.generation.store import Channel, QueueStore
 from services.generation.summaries_store import SummariesStore
+from services.generation.sweeper import Sweeper
 from services.generation.turns import Turns
 from services.generation.turns_store import TurnsStore
 from services.generation.wakeups import CHANGED, Wakeups, waking
@@ -86,29 +90,40 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             backlog_limit=settings.backlog_limit,
             has_limits=bool(capacities),
         )
-        channels = {**ANY_NUMBER, **capacities}
         workers = Workers(WorkersStore(database))
-        stats = Stats(StatsStore(database), channels)
+        stats = Stats(StatsStore(database), {name: capacities.get(name) for name in CHANNELS})
         claims = Claims(
             store,
             wakeups,
             turns,
             workers,
-            channels=channels,
+            channels=[Channel(name, capacities.get(name)) for name in CHANNELS],
             draining=draining,
             poll_seconds=settings.poll_seconds,
         )
         watches = Watches(summaries, look_seconds=LOOK_ROUNDS * settings.poll_seconds)
         generation = GenerationRpc(service, claims, watches, workers, stats)
-        calls = CallsRpc(ProviderCalls(CallsStore(database)))
-        wallet = WalletRpc(WalletService(WalletStore(database)))
         metrics = Metrics()
-        upkeep = [workers.write_forever()]
+        wallets = WalletStore(database)
+        sweeper = Sweeper(
+            RetentionStore(database),
+            wallets,
+            metrics,
+            age=timedelta(days=settings.retention_days),
+        )
+        calls = CallsRpc(ProviderCalls(CallsStore(database)))
+        wallet = WalletRpc(WalletService(wallets))
+        upkeep = [
+            turns.give_forever(),
+            turns.look_forever(),
+            sweeper.sweep_forever(every_seconds=settings.sweep_seconds),
+            workers.write_forever(),
+        ]
         if settings.metrics_listen is not None:
             upkeep.append(Gauges(metrics.registry).show_forever(stats))
         async with (
             service.settling(),
-            background(turns.give_forever(), turns.look_forever(), *upkeep),
+            background(*upkeep),
             watching(
                 watches,
                 database_url=settings.database.database_url,

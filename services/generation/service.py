@@ -20,6 +20,7 @@ from services.generation.domain.jobs import (
     Draft,
     Failing,
     Held,
+    JobResult,
     Lease,
     Overview,
     Phase,
@@ -159,6 +160,13 @@ class GenerationService:
         if summary is None:
             raise NotFound("job")
         return summary
+
+    async def result(self, account_id: str, job_id: str) -> JobResult:
+        """What a job made, for services that go on with it (GN34). Raises `NotFound`."""
+        result = await self._leases.result(account_id, job_id)
+        if result is None:
+            raise NotFound("job")
+        return result
 
     async def page(self, account_id: str, shown: Shown, before: int, limit: int) -> list[Summary]:
         """Up to `limit` of the jobs to be shown with keys below `before`, newest first."""

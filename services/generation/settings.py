@@ -56,6 +56,17 @@ class Settings(ServerSettings, frozen=True, kw_only=True):
             pattern=r"^([a-z0-9-]+=[1-9][0-9]{0,5}(,[a-z0-9-]+=[1-9][0-9]{0,5})*)?$",
         ),
     ] = ""
+    retention_days: Annotated[
+        int,
+        setting(
+            "How long jobs are kept that are over, and their requests answered again.",
+            example="30",
+            ge=1,
+        ),
+    ] = 30
+    sweep_seconds: Annotated[
+        float, setting("How often what is older is forgotten.", example="60", gt=0)
+    ] = 60
     poll_seconds: Annotated[
         float,
         setting(

@@ -5,10 +5,10 @@ to a job are found by an array or a value, never by joining alone what another p
 statement returns, so that even a plan made on an empty table uses the index (GN20).
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import asyncpg
 
@@ -24,8 +24,23 @@ from services.generation.domain.jobs import (
 from services.generation.domain.prices import CHANNELS
 from services.generation.wallet_store import locked_balance, refunds
 
-# Every channel, each with any number of jobs at once.
-ANY_NUMBER: Mapping[str, int | None] = dict.fromkeys(CHANNELS)
+EVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Where a claim looks for jobs that are pending since a time or later.
+
+    At most `capacity` jobs of the channel are worked on at once, all claims together; None is any
+    number.
+    """
+
+    name: str
+    capacity: int | None = None
+    since: datetime = EVER
+
+
+EVERYWHERE = tuple(Channel(name) for name in CHANNELS)
 
 GATHER = """
 SELECT (SELECT count(*)
@@ -94,7 +109,7 @@ WITH known AS (
      WHERE worker_id = $1
        AND claim_id = $2
 ), channel AS (
-    SELECT name,
+    SELECT name, since,
            least($3::bigint,
                  capacity - CASE WHEN capacity IS NOT NULL
                                  THEN (SELECT count(*)
@@ -102,7 +117,7 @@ WITH known AS (
                                         WHERE status = 'running'
                                           AND job.channel = asked.name)
                             END) AS room
-      FROM unnest($6::text[], $7::bigint[]) AS asked (name, capacity)
+      FROM unnest($5::text[], $6::bigint[], $7::timestamptz[]) AS asked (name, capacity, since)
      WHERE NOT EXISTS (SELECT FROM known)
 ), expired AS (
     SELECT late.*
@@ -127,7 +142,7 @@ WITH known AS (
                            FROM generation.job
                           WHERE status = 'pending'
                             AND job.channel = channel.name
-                            AND available_at >= $5
+                            AND available_at >= channel.since
                             AND available_at <= now()
                           ORDER BY priority, available_at, key
                           LIMIT greatest(channel.room, 0)
@@ -159,7 +174,8 @@ WITH known AS (
            lease_until = now() + $4::interval,
            claimed_at  = now()
      WHERE key = ANY(ARRAY(SELECT unnest(job_keys) FROM registered))
-    RETURNING key, job_id, lease_token, account_id, kind, canvas_id, attempt, available_at
+    RETURNING key, job_id, lease_token, account_id, kind, canvas_id, attempt, channel,
+              available_at
 ), claimed_summary AS (
     UPDATE generation.summary
        SET status     = 'running',
@@ -292,14 +308,15 @@ class Claimed:
     """What a claim did: the jobs that it got, and what else came of it.
 
     `failed` are the jobs that had no attempts left, their accounts by their ids; `newest` is when
-    the last of the jobs began to wait. `is_partial` says that another claim had a channel.
+    the last of the jobs of each channel began to wait. `is_partial` says that another claim had a
+    channel.
     """
 
     jobs: list[ClaimedJob]
     is_repeat: bool
     failed: dict[str, str]
     is_to_deliver: bool
-    newest: datetime | None
+    newest: dict[str, datetime]
     is_partial: bool
 
 
@@ -388,32 +405,26 @@ class QueueStore:
         *,
         limit: int,
         lease: timedelta,
-        since: datetime,
-        channels: Mapping[str, int | None] = ANY_NUMBER,
+        channels: Sequence[Channel] = EVERYWHERE,
     ) -> Claimed:
-        """Takes up to `limit` jobs that expired, or are pending since `since` or later.
-
-        Of each channel as many as may run there at once, all claims together; None is any number.
-        """
-        limited = [name for name, capacity in channels.items() if capacity is not None]
-        arguments = (worker_id, claim_id, limit, lease, since)
+        """Takes up to `limit` jobs that expired, or are pending, out of these channels."""
+        arguments = (worker_id, claim_id, limit, lease)
+        limited = [channel.name for channel in channels if channel.capacity is not None]
         if not limited:
-            rows = await self._database.fetch(
-                CLAIM, *arguments, list(channels), [None] * len(channels)
-            )
+            rows = await self._database.fetch(CLAIM, *arguments, *_columns(channels))
             return _claimed(rows, is_partial=False)
         if not self._has_channels:
             await self._database.execute(MAKE_CHANNELS, limited)
             self._has_channels = True
         async with self._database.transaction() as connection:
             locked = {row["name"] for row in await connection.fetch(LOCK_CHANNELS, limited)}
-            open_ = {
-                name: capacity
-                for name, capacity in channels.items()
-                if capacity is None or name in locked
-            }
-            rows = await connection.fetch(CLAIM, *arguments, list(open_), list(open_.values()))
-        return _claimed(rows, is_partial=len(open_) < len(channels))
+            counted = [
+                channel
+                for channel in channels
+                if channel.capacity is None or channel.name in locked
+            ]
+            rows = await connection.fetch(CLAIM, *arguments, *_columns(counted))
+        return _claimed(rows, is_partial=len(counted) < len(channels))
 
     async def claimed_before(self, worker_id: str, claim_id: str) -> list[ClaimedJob]:
         """What a claim got, as far as its leases live."""
@@ -423,15 +434,28 @@ class QueueStore:
 
 def _claimed(rows: Sequence[asyncpg.Record], *, is_partial: bool) -> Claimed:
     claimed = sorted((row for row in rows if row["key"] is not None), key=lambda row: row["key"])
+    newest: dict[str, datetime] = {}
+    for row in claimed:
+        newest[row["channel"]] = max(row["available_at"], newest.get(row["channel"], EVER))
     return Claimed(
         jobs=[_claimed_job(row) for row in claimed],
         is_repeat=rows[0]["is_repeat"],
         failed=dict(rows[0]["failed"]),
         is_to_deliver=rows[0]["is_to_deliver"],
-        newest=max((row["available_at"] for row in claimed), default=None),
+        newest=newest,
         is_partial=is_partial,
     )
 
 
 def _claimed_job(row: asyncpg.Record) -> ClaimedJob:
     return ClaimedJob(**{field.name: row[field.name] for field in fields(ClaimedJob)})
+
+
+def _columns(
+    channels: Sequence[Channel],
+) -> tuple[list[str], list[int | None], list[datetime]]:
+    return (
+        [channel.name for channel in channels],
+        [channel.capacity for channel in channels],
+        [channel.since for channel in channels],
+    )

@@ -1,9 +1,13 @@
 """Remembers money: the ledger, and each account's balance beside it."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from datetime import timedelta
 
 from servicekit.postgres import Connection, Database
 from services.generation.domain.money import Entry, Grant
+
+# Longer than any transaction takes that writes an entry.
+SETTLED = timedelta(minutes=1)
 
 ENTRY_COLUMNS = ", ".join(field.name for field in fields(Entry))
 
@@ -48,6 +52,46 @@ READ_BALANCE = """
 SELECT balance_micros
   FROM generation.account
  WHERE account_id = $1
+"""
+
+# Entries that are not what the one before and they themselves make, and accounts whose balance is
+# not what their newest entry says. An account's entries are written in turn, but those of others
+# may come late: the youngest are looked at the next time.
+AUDIT = """
+WITH entry AS (
+    SELECT key, account_id, delta_micros, balance_after_micros,
+           coalesce((SELECT before.balance_after_micros
+                       FROM generation.ledger AS before
+                      WHERE before.account_id = entry.account_id
+                        AND before.key < entry.key
+                      ORDER BY before.key DESC
+                      LIMIT 1), 0) AS before_micros
+      FROM (SELECT *
+              FROM generation.ledger
+             WHERE key > $1
+               AND created_at <= now() - $3::interval
+             ORDER BY key
+             LIMIT $2) AS entry
+), unlike AS (
+    SELECT account_id
+      FROM entry
+     WHERE balance_after_micros <> before_micros + delta_micros
+    UNION ALL
+    SELECT account_id
+      FROM (SELECT DISTINCT account_id FROM entry) AS touched
+     WHERE (SELECT balance_micros
+              FROM generation.account
+             WHERE account.account_id = touched.account_id)
+        <> (SELECT balance_after_micros
+              FROM generation.ledger
+             WHERE ledger.account_id = touched.account_id
+             ORDER BY key DESC
+             LIMIT 1)
+)
+SELECT count(*) AS entries,
+       max(key) AS last,
+       ARRAY(SELECT account_id FROM unlike) AS wrong
+  FROM entry
 """
 
 LIST_ENTRIES = f"""
@@ -106,6 +150,15 @@ owed AS (
 )"""
 
 
+@dataclass(frozen=True)
+class Audited:
+    """How many entries were looked at, the key of the last, and whose money does not add up."""
+
+    entries: int
+    last: int | None
+    wrong: list[str]
+
+
 class WalletStore:
     """The money of all accounts."""
 
@@ -126,6 +179,12 @@ class WalletStore:
         """The entry of a reference."""
         row = await self._database.fetchrow(READ_ENTRY_OF_REFERENCE, reference)
         return Entry(**row) if row else None
+
+    async def audit(self, after: int, limit: int, *, settled: timedelta = SETTLED) -> Audited:
+        """Looks at up to `limit` entries after a key that were written so long ago."""
+        row = await self._database.fetchrow(AUDIT, after, limit, settled)
+        assert row is not None
+        return Audited(**row)
 
     async def page(self, account_id: str, before: int, limit: int) -> tuple[int, list[Entry]]:
         """The balance, and up to `limit` entries with keys below `before`, newest first."""

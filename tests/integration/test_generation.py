@@ -626,6 +626,36 @@ async def test_jobs_of_another_account_are_none(home: House, person: Person) -> 
     assert not overview.HasField("update_time")
 
 
+async def test_what_a_job_made_is_there_from_the_commit_point_on(
+    person: Person, hand: Hand
+) -> None:
+    """GN34"""
+    job_id = (await person.enqueue(is_shown=False)).job.job_id
+    (job,) = await hand.claim()
+    before = await person.result(job_id)
+    await hand.complete(job, outputs=2)
+    after = await person.result(job_id)
+    failed_id = (await person.enqueue(is_shown=False)).job.job_id
+    await hand.fail(*await hand.claim())
+
+    failed = await person.result(failed_id)
+    assert (before.status, list(before.outputs)) == (pb.JOB_STATUS_RUNNING, [])
+    assert after.status == pb.JOB_STATUS_COMPLETED
+    assert [output.resource_id for output in after.outputs] == ["rs_1", "rs_2"]
+    assert (list(failed.outputs), after.HasField("error")) == ([], False)
+
+
+async def test_what_a_job_of_another_account_made_is_not_told(
+    home: House, person: Person, hand: Hand
+) -> None:
+    """GN34"""
+    job_id = (await person.enqueue(is_shown=False)).job.job_id
+    await hand.complete(*await hand.claim())
+
+    with pytest.raises(NotFound):
+        await home.person().result(job_id)
+
+
 async def test_a_list_turns_its_pages_and_keeps_to_its_statuses(person: Person, hand: Hand) -> None:
     """GN16"""
     ids = [(await person.enqueue(is_shown=False)).job.job_id for _ in range(7)]

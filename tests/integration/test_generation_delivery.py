@@ -16,7 +16,6 @@ from servicekit import postgres
 from servicekit.postgres import DatabaseSettings
 from services.canvas import server as canvas_server
 from services.generation.canvases import Canvases, Seen
-from services.generation.claims import EVER
 from services.generation.deliveries_store import DeliveriesStore, Delivery
 from services.generation.delivery import Deliveries, Pace, delivering
 from services.generation.domain.failures import JobFinishing
@@ -75,7 +74,7 @@ class Steps:
     async def claim(self) -> Lease:
         """An attempt at the job that waits."""
         claimed = await self.store.claim(
-            "w", secrets.token_hex(8), limit=1, lease=timedelta(minutes=1), since=EVER
+            "w", secrets.token_hex(8), limit=1, lease=timedelta(minutes=1)
         )
         return Lease("w", claimed.jobs[0].job_id, claimed.jobs[0].lease_token)
 
@@ -161,7 +160,7 @@ async def test_between_commit_point_and_delivery_the_job_is_still_running(steps:
     shown = await steps.job(job_id)
 
     assert (shown.status, shown.phase) == (Status.RUNNING, Phase.PROCESSING)
-    again = await steps.store.claim("w", "later", limit=1, lease=timedelta(minutes=1), since=EVER)
+    again = await steps.store.claim("w", "later", limit=1, lease=timedelta(minutes=1))
     assert again.jobs == []
 
 
@@ -355,7 +354,7 @@ async def test_refunds_that_wait_for_the_account_add_to_what_it_has_by_then(step
                 " SELECT account_id, 'grant', 7, balance_micros, 'seven' FROM account"
             )
             claiming = asyncio.create_task(
-                steps.store.claim("w", "c", limit=5, lease=timedelta(minutes=1), since=EVER)
+                steps.store.claim("w", "c", limit=5, lease=timedelta(minutes=1))
             )
             await _until_waiting(steps.url)
         claimed = await claiming

@@ -5,7 +5,7 @@ Time is moved by changing what is stored, never by waiting.
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -23,8 +23,9 @@ from hypothesis.stateful import (
 from servicekit import postgres as postgres_client
 from servicekit.errors import Failure
 from servicekit.postgres import DatabaseSettings
-from services.generation.claims import EVER
+from services.generation.calls_store import CallsStore
 from services.generation.deliveries_store import DeliveriesStore
+from services.generation.domain.calls import Begun, Call
 from services.generation.domain.failures import JobFinishing, LeaseFenced
 from services.generation.domain.jobs import (
     ENDS,
@@ -41,7 +42,7 @@ from services.generation.domain.money import Grant
 from services.generation.domain.requests import Request, drafted
 from services.generation.leases_store import LeasesStore
 from services.generation.service import GenerationService
-from services.generation.store import QueueStore
+from services.generation.store import MAX_RESUMES, QueueStore
 from services.generation.summaries_store import SummariesStore
 from services.generation.turns import Turns
 from services.generation.turns_store import TurnsStore
@@ -74,6 +75,9 @@ class Job:
     has_result: bool = False
     is_to_mark: bool = False
     is_seen: bool = False
+    resumes: int = 0
+    # By number: the token that began it, and whether the provider accepted it.
+    calls: dict[int, tuple[int, bool]] = field(default_factory=dict)
 
     def holds(self, lease: Lease) -> bool:
         """Whether a lease is the living one of the job."""
@@ -81,6 +85,15 @@ class Job:
             self.status == "running"
             and (self.worker, self.token) == (lease.worker_id, lease.token)
             and self.until == NEVER
+        )
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether its providers can be asked what became of all its calls."""
+        return (
+            bool(self.calls)
+            and all(is_accepted for _, is_accepted in self.calls.values())
+            and self.resumes < MAX_RESUMES
         )
 
     @property
@@ -119,6 +132,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.wallet = WalletStore(database)
         self.deliveries = DeliveriesStore(database)
         self.turns = TurnsStore(database)
+        self.calls = CallsStore(database)
         self.service = GenerationService(
             self.store,
             LeasesStore(database),
@@ -192,7 +206,7 @@ class QueueMachine(RuleBasedStateMachine):
     def claim(self, worker: str, claim: int, limit: int) -> None:
         claim_id = str(claim)
         claimed = self.run(
-            self.store.claim(worker, claim_id, limit=limit, lease=timedelta(hours=1), since=EVER)
+            self.store.claim(worker, claim_id, limit=limit, lease=timedelta(hours=1))
         )
         before = self.claims.get((worker, claim_id))
         assert claimed.is_repeat is (before is not None)
@@ -205,7 +219,12 @@ class QueueMachine(RuleBasedStateMachine):
             (job for job in self.jobs.values() if job.status == "running" and job.until < NEVER),
             key=lambda job: job.until,
         )[:limit]
-        over = {job.job_id for job in expired if job.attempt == job.max_attempts}
+        going_on = {job.job_id for job in expired if job.can_go_on}
+        over = {
+            job.job_id
+            for job in expired
+            if job.attempt == job.max_attempts and job.job_id not in going_on
+        }
         again = [job.job_id for job in expired if job.job_id not in over]
         ready = [job for job in self.jobs.values() if job.status == "pending" and job.is_ready]
         got = {job.job_id for job in claimed.jobs}
@@ -220,7 +239,11 @@ class QueueMachine(RuleBasedStateMachine):
         for attempt in claimed.jobs:
             job = self._job(attempt.job_id)
             job.status, job.worker, job.until = "running", worker, NEVER
-            job.attempt, job.token = job.attempt + 1, job.token + 1
+            job.token += 1
+            if job.job_id in going_on:
+                job.resumes += 1
+            else:
+                job.attempt += 1
             assert (attempt.attempt, attempt.lease_token) == (job.attempt, job.token)
             leases.append(Lease(worker, job.job_id, job.token))
         self.leases += leases
@@ -277,6 +300,27 @@ class QueueMachine(RuleBasedStateMachine):
             assert not self._job(lease.job_id).holds(lease)
         else:
             assert self._job(lease.job_id).holds(lease)
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), number=st.integers(1, 2), is_accepted=st.booleans())
+    def call(self, data: st.DataObject, number: int, is_accepted: bool) -> None:
+        lease = data.draw(st.sampled_from(self.leases))
+        call = Call(lease.job_id, lease.token, number)
+        begun = self.run(self.calls.begin(lease.worker_id, call, "studio"))
+        job = self._job(lease.job_id)
+        if not job.holds(lease):
+            assert begun is None
+            return
+        token, was_accepted = job.calls.get(number, (lease.token, False))
+        assert begun == Begun(
+            is_new=token == lease.token and not was_accepted,
+            request_id="p" if was_accepted else None,
+        )
+        if begun.is_new:
+            job.calls[number] = (lease.token, False)
+        if is_accepted and begun.is_new:
+            self.run(self.calls.accept(call, "p"))
+            job.calls[number] = (lease.token, True)
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data())

@@ -266,6 +266,11 @@ class Person:
         response = await self._client.call(self._stub.GetJobSummary, request, self.behalf)
         return response.job
 
+    async def result(self, job_id: str) -> pb.GetJobResultResponse:
+        """What a job of the account made."""
+        request = pb.GetJobResultRequest(job_id=job_id)
+        return await self._client.call(self._stub.GetJobResult, request, self.behalf)
+
     async def jobs(self, **request: Any) -> pb.ListJobSummariesResponse:
         """A page of jobs."""
         return await self._client.call(

@@ -1,5 +1,6 @@
 """Jobs of the queue: what is asked for, what a worker gets, what it gives back."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -185,6 +186,21 @@ class Output:
             raise Invalid("An output names its resource, asset and type.", path="outputs")
         if self.width < 1 or self.height < 1:
             raise Invalid("An output has pixels.", path="outputs")
+
+
+def outputs_from_json(text: str) -> tuple[Output, ...]:
+    """Outputs as an attempt's outcome holds them."""
+    return tuple(Output(**output) for output in json.loads(text))
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """Where a job is, and what it made or why it failed."""
+
+    status: Status
+    error: str | None
+    outputs: tuple[Output, ...]
+    warning: str | None
 
 
 @dataclass(frozen=True)

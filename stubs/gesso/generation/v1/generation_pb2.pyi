@@ -930,6 +930,71 @@ class GetJobSummaryResponse(_message.Message):
 Global___GetJobSummaryResponse: _TypeAlias = GetJobSummaryResponse  # noqa: Y015
 
 @_typing.final
+class GetJobResultRequest(_message.Message):
+    """Asks for a result."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Of which job."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetJobResultRequest: _TypeAlias = GetJobResultRequest  # noqa: Y015
+
+@_typing.final
+class GetJobResultResponse(_message.Message):
+    """What a job made."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    OUTPUTS_FIELD_NUMBER: _builtins.int
+    WARNING_FIELD_NUMBER: _builtins.int
+    status: Global___JobStatus.ValueType
+    """Where it is."""
+    error: _builtins.str
+    """Why it failed, when it did."""
+    warning: _builtins.str
+    """What is missing, if something is."""
+    @_builtins.property
+    def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Output]:
+        """What it made, first the main output, from the commit point on; none before and when it failed."""
+
+    def __init__(
+        self,
+        *,
+        status: Global___JobStatus.ValueType = ...,
+        error: _builtins.str | None = ...,
+        outputs: _abc.Iterable[Global___Output] | None = ...,
+        warning: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_warning", b"_warning", "error", b"error", "warning", b"warning"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_warning", b"_warning", "error", b"error", "outputs", b"outputs", "status", b"status", "warning", b"warning"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
+    _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
+    _WhichOneofReturnType__warning: _TypeAlias = _typing.Literal["warning"]  # noqa: Y015
+    _WhichOneofArgType__warning: _TypeAlias = _typing.Literal["_warning", b"_warning"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__warning) -> _WhichOneofReturnType__warning | None: ...
+
+Global___GetJobResultResponse: _TypeAlias = GetJobResultResponse  # noqa: Y015
+
+@_typing.final
 class ListJobSummariesRequest(_message.Message):
     """Asks for a page of jobs."""
 

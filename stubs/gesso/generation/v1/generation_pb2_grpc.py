@@ -76,6 +76,11 @@ class GenerationServiceStub:
                 request_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetJobSummaryRequest.SerializeToString,
                 response_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetJobSummaryResponse.FromString,
                 _registered_method=True)
+        self.GetJobResult = channel.unary_unary(
+                '/gesso.generation.v1.GenerationService/GetJobResult',
+                request_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetJobResultRequest.SerializeToString,
+                response_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetJobResultResponse.FromString,
+                _registered_method=True)
         self.ListJobSummaries = channel.unary_unary(
                 '/gesso.generation.v1.GenerationService/ListJobSummaries',
                 request_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.ListJobSummariesRequest.SerializeToString,
@@ -184,6 +189,14 @@ class GenerationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetJobResult(self, request, context):
+        """Reads what a job of the account made, for services that go on with it; never for browsers.
+        NOT_FOUND: the account has no such job.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListJobSummaries(self, request, context):
         """Lists the account's jobs, newest first.
         INVALID_ARGUMENT: an unknown status, a page token that is not ours, or a page size
@@ -270,6 +283,11 @@ def add_GenerationServiceServicer_to_server(servicer, server):
                     servicer.GetJobSummary,
                     request_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetJobSummaryRequest.FromString,
                     response_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetJobSummaryResponse.SerializeToString,
+            ),
+            'GetJobResult': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetJobResult,
+                    request_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetJobResultRequest.FromString,
+                    response_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.GetJobResultResponse.SerializeToString,
             ),
             'ListJobSummaries': grpc.unary_unary_rpc_method_handler(
                     servicer.ListJobSummaries,
@@ -515,6 +533,33 @@ class GenerationService:
             '/gesso.generation.v1.GenerationService/GetJobSummary',
             gesso_dot_generation_dot_v1_dot_generation__pb2.GetJobSummaryRequest.SerializeToString,
             gesso_dot_generation_dot_v1_dot_generation__pb2.GetJobSummaryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetJobResult(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gesso.generation.v1.GenerationService/GetJobResult',
+            gesso_dot_generation_dot_v1_dot_generation__pb2.GetJobResultRequest.SerializeToString,
+            gesso_dot_generation_dot_v1_dot_generation__pb2.GetJobResultResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -84,6 +84,10 @@ class GenerationServiceStub:
     """Reads one job as its owner may see it.
     NOT_FOUND: the account has no such job.
     """
+    GetJobResult: _grpc.UnaryUnaryMultiCallable[_generation_pb2.GetJobResultRequest, _generation_pb2.GetJobResultResponse]
+    """Reads what a job of the account made, for services that go on with it; never for browsers.
+    NOT_FOUND: the account has no such job.
+    """
     ListJobSummaries: _grpc.UnaryUnaryMultiCallable[_generation_pb2.ListJobSummariesRequest, _generation_pb2.ListJobSummariesResponse]
     """Lists the account's jobs, newest first.
     INVALID_ARGUMENT: an unknown status, a page token that is not ours, or a page size
@@ -157,6 +161,10 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
     """
     GetJobSummary: _aio.UnaryUnaryMultiCallable[_generation_pb2.GetJobSummaryRequest, _generation_pb2.GetJobSummaryResponse]  # type: ignore[assignment]
     """Reads one job as its owner may see it.
+    NOT_FOUND: the account has no such job.
+    """
+    GetJobResult: _aio.UnaryUnaryMultiCallable[_generation_pb2.GetJobResultRequest, _generation_pb2.GetJobResultResponse]  # type: ignore[assignment]
+    """Reads what a job of the account made, for services that go on with it; never for browsers.
     NOT_FOUND: the account has no such job.
     """
     ListJobSummaries: _aio.UnaryUnaryMultiCallable[_generation_pb2.ListJobSummariesRequest, _generation_pb2.ListJobSummariesResponse]  # type: ignore[assignment]
@@ -277,6 +285,16 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_generation_pb2.GetJobSummaryResponse, _abc.Awaitable[_generation_pb2.GetJobSummaryResponse]]:
         """Reads one job as its owner may see it.
+        NOT_FOUND: the account has no such job.
+        """
+
+    @_abc_1.abstractmethod
+    def GetJobResult(
+        self,
+        request: _generation_pb2.GetJobResultRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_generation_pb2.GetJobResultResponse, _abc.Awaitable[_generation_pb2.GetJobResultResponse]]:
+        """Reads what a job of the account made, for services that go on with it; never for browsers.
         NOT_FOUND: the account has no such job.
         """
 

@@ -4,8 +4,8 @@ from alembic import op
 
 from servicekit.migrations import statements
 
-revision = "0006"
-down_revision = "0005"
+revision = "0007"
+down_revision = "0006"
 
 SCRIPT = """
 CREATE TABLE generation.worker (
