@@ -22,6 +22,7 @@ from gateway.grants import Grants, granting
 from gateway.heads import BoundedHeads
 from gateway.limits import TryLimits
 from gateway.metrics import HttpMetrics
+from gateway.mutations import Mutations, mutating
 from gateway.pages import Pages
 from gateway.presence import linked
 from gateway.readiness import Check
@@ -72,6 +73,9 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
         await stack.enter_async_context(background(accounts.forget_ended_sessions()))
         doorkeeper = Doorkeeper(accounts, settings.origins())
         link = await stack.enter_async_context(linked(services.presence))
+        mutations = await stack.enter_async_context(
+            mutating(services.canvas, streams=settings.canvas_streams)
+        )
         watchings = await stack.enter_async_context(watching(services.generation, services.tasks))
         realtime = RealtimeRoute(
             doorkeeper,
@@ -87,6 +91,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             accounts=accounts,
             doorkeeper=doorkeeper,
             realtime=realtime,
+            mutations=mutations,
             watchings=watchings,
             grants=grants,
             services=services,
@@ -105,6 +110,7 @@ def _app(
     accounts: Accounts,
     doorkeeper: Doorkeeper,
     realtime: RealtimeRoute,
+    mutations: Mutations,
     watchings: Watchings,
     grants: Grants,
     services: Clients,
@@ -117,7 +123,7 @@ def _app(
     texts = Texts(services.tasks, draining)
     served = [
         *endpoints_of(AuthRoutes(accounts, grants, tries, secure=settings.secure())),
-        *endpoints_of(CanvasRoutes(services.canvas)),
+        *endpoints_of(CanvasRoutes(services.canvas, mutations)),
         *endpoints_of(ResourceRoutes(services.canvas, objects)),
         *endpoints_of(GenerationRoutes(services.generation, services.canvas)),
         *endpoints_of(TaskRoutes(services.tasks, texts)),

@@ -10,7 +10,7 @@ from grpc_reflection.v1alpha import reflection
 
 from servicekit import wire
 from servicekit.errors import Failure
-from servicekit.interceptors import Guard
+from servicekit.interceptors import Endings, Guard
 from servicekit.settings import CannotListen, ServerSettings
 from servicekit.telemetry import Metrics, logger, metrics_served
 
@@ -51,7 +51,7 @@ async def serving(
     NOT_SERVING, sets `draining` so that streams end, and waits for calls in flight.
     """
     log = logger(service)
-    guard = Guard(domain=f"{service}.gesso", tokens=settings.tokens(), metrics=metrics, log=log)
+    guard = Guard(tokens=settings.tokens(), endings=endings(service, metrics))
     options = [*_OPTIONS, *_AGEING] if ageing else _OPTIONS
     server = grpc.aio.server(interceptors=[guard], options=options)
     well = health.aio.HealthServicer()
@@ -76,6 +76,11 @@ async def serving(
                 draining.set()
                 await server.stop(settings.drain_seconds)
     log.info("drained")
+
+
+def endings(service: str, metrics: Metrics) -> Endings:
+    """How requests to a service end."""
+    return Endings(domain=f"{service}.gesso", metrics=metrics, log=logger(service))
 
 
 async def _watch(well: health.aio.HealthServicer, names: Sequence[str], check: Check) -> None:
