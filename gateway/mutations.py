@@ -165,6 +165,11 @@ class Mutations:
                 # Another stream may find an instance that answers.
                 stream.end()
                 raise no_answer() from None
+            except Unavailable as failure:
+                # Or one that has its database.
+                if failure.machine_word == Unavailable.reason:
+                    stream.end()
+                raise
             except StreamLost:
                 seconds = max(0.0, due - asyncio.get_running_loop().time())
         return await self._client.call(self._stub.ApplyOperations, request, behalf, seconds=seconds)

@@ -23,8 +23,8 @@ from services.canvas.batch import Applied
 from services.canvas.domain.mutation import Mutation
 from services.canvas.service import CanvasService
 from tests.support.canvas import Window, create_canvas, create_node, node, patch_node
-from tests.support.proxy import cutting_line
-from tests.support.services import canvas_settings, connected, new_account
+from tests.support.proxy import cutting_line, cutting_proxy
+from tests.support.services import canvas_service, canvas_settings, connected, new_account
 
 LOCK = "SELECT FROM canvas.canvas WHERE account_id = $1 AND canvas_id = $2 FOR UPDATE"
 
@@ -451,6 +451,27 @@ async def test_a_stream_on_which_nothing_is_answered_is_given_up(
 
     assert ways[:2] == ["stream", "call"]
     assert (await window.read())["revision"] == 2
+
+
+async def test_an_instance_without_its_database_is_left(
+    shared_database: str, objects_url: str, ways: list[str]
+) -> None:
+    """CV12, CV27"""
+    async with (
+        cutting_proxy(shared_database) as (proxy, url),
+        canvas_service(canvas_settings(url, objects_url)) as canvas,
+        streaming(canvas, ways) as made,
+    ):
+        window = Window(canvas, new_account())
+        await window.apply(create_canvas())
+        ways.clear()
+        proxy.cut_at(b"once", answered=False)
+
+        with pytest.raises(Unavailable):
+            await made.apply(request_of(create_node(node("a")), mutation_id="once"), window.behalf)
+        await made.apply(request_of(create_node(node("a")), mutation_id="once"), window.behalf)
+
+    assert ways == ["stream", "call"]
 
 
 async def test_edits_go_by_calls_while_there_is_no_stream(canvas: Client, ways: list[str]) -> None:
