@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from importlib.metadata import version
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from valkey.asyncio import Valkey
 
@@ -140,10 +140,11 @@ def _app(
     pages = Pages(openapi.document(served, version=version("gesso")))
     served += endpoints_of(SuiteRoutes(pages, checks, needed=NEEDED))
     dispatcher = Dispatcher(doorkeeper, metrics, secure=settings.secure())
-    others = Starlette(routes=dispatcher.routes(served))
+    # Not the application of Starlette: the dispatcher answers whatever fails.
+    others = Router(routes=dispatcher.routes(served))
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        # Windows stay for hours: each would hold a call of every layer of Starlette.
+        # Windows stay for hours: each would hold the calls of the router.
         await (realtime if scope["type"] == "websocket" else others)(scope, receive, send)
 
     return app

@@ -39,8 +39,8 @@ class Stream:
     def __init__(self) -> None:
         self._numbers = count(1)
         self._waiting: deque[tuple[int, canvas_pb2.Mutation]] = deque()
-        # With the size of each.
-        self._asked: dict[int, tuple[asyncio.Future[Applied], int]] = {}
+        # With the size and the deadline of each.
+        self._asked: dict[int, tuple[asyncio.Future[Applied], int, asyncio.TimerHandle]] = {}
         self._bytes_in_flight = 0
         self._news = asyncio.Event()
         self.is_over = False
@@ -50,7 +50,7 @@ class Stream:
     ) -> asyncio.Future[Applied] | None:
         """The answer to come, or None if there is no room for the request.
 
-        Raises what `Client.call` does, or `StreamLost`.
+        It is, or raises, what `Client.call` does, or raises `StreamLost`.
         """
         size_bytes = request.ByteSize()
         if (
@@ -68,8 +68,9 @@ class Stream:
             timeout_ms=int(seconds * 1000),
             request=request,
         )
-        answer = asyncio.get_running_loop().create_future()
-        self._asked[number] = answer, size_bytes
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Applied] = loop.create_future()
+        self._asked[number] = answer, size_bytes, loop.call_later(seconds, self._is_late, answer)
         self._bytes_in_flight += size_bytes
         self._waiting.append((number, mutation))
         self._news.set()
@@ -83,7 +84,8 @@ class Stream:
     def lose(self) -> None:
         """Fails what was not answered."""
         self.end()
-        for answer, _ in self._asked.values():
+        for answer, _, deadline in self._asked.values():
+            deadline.cancel()
             if not answer.done():
                 answer.set_exception(StreamLost())
         self._asked.clear()
@@ -111,12 +113,18 @@ class Stream:
             else:
                 answer.set_exception(error_from_message(Status.FromString(answered.status)))
 
+    def _is_late(self, answer: asyncio.Future[Applied]) -> None:
+        # Another stream may find an instance that answers.
+        self.end()
+        if not answer.done():
+            answer.set_exception(no_answer())
+
     def _next(self) -> canvas_pb2.ApplyMutationsRequest:
         mutations: list[canvas_pb2.Mutation] = []
         size_bytes = 0
         while self._waiting and size_bytes < MAX_MESSAGE_BYTES:
             number, mutation = self._waiting.popleft()
-            answer, its_bytes = self._asked[number]
+            answer, its_bytes, _ = self._asked[number]
             if answer.done():  # whoever asked has gone
                 self._forget(number)
                 continue
@@ -128,7 +136,8 @@ class Stream:
         asked = self._asked.pop(number, None)
         if asked is None:
             return None
-        answer, size_bytes = asked
+        answer, size_bytes, deadline = asked
+        deadline.cancel()
         self._bytes_in_flight -= size_bytes
         return answer
 
@@ -159,14 +168,9 @@ class Mutations:
         answer = stream.ask(request, behalf, seconds) if stream is not None else None
         if stream is not None and answer is not None:
             try:
-                async with asyncio.timeout_at(due):
-                    return await answer
-            except TimeoutError:
-                # Another stream may find an instance that answers.
-                stream.end()
-                raise no_answer() from None
+                return await answer
             except Unavailable as failure:
-                # Or one that has its database.
+                # Another stream may find an instance that has its database.
                 if failure.machine_word == Unavailable.reason:
                     stream.end()
                 raise
