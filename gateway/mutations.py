@@ -65,7 +65,7 @@ class Stream:
             number=number,
             account_id=behalf.account_id or "",
             request_id=behalf.request_id or "",
-            timeout_ms=int(seconds * 1000),
+            timeout_ms=max(1, int(seconds * 1000)),
             request=request,
         )
         loop = asyncio.get_running_loop()
@@ -89,6 +89,7 @@ class Stream:
             if not answer.done():
                 answer.set_exception(StreamLost())
         self._asked.clear()
+        self._waiting.clear()
 
     async def requests(self) -> AsyncIterator[canvas_pb2.ApplyMutationsRequest]:
         """What to send: whatever has gathered, at once."""

@@ -95,6 +95,7 @@ async def test_what_is_lost_is_told_to_all_who_wait_and_no_more_is_taken() -> No
     with pytest.raises(mutations.StreamLost):
         await answer
     assert stream.ask(request_of("b"), SOMEBODY, 1) is None
+    assert [request async for request in stream.requests()] == []
 
 
 async def test_no_more_is_begun_for_a_reader_that_takes_no_answers(
