@@ -23,6 +23,7 @@ SERVICE_OF_8 = "edit, at the service, 8 canvases"
 SERVICE_OF_CROWD = f"edit, at the service, {CROWD} writers on one canvas"
 SMALL = "edit, at the service, a canvas of 10 nodes"
 LARGE = "edit, at the service, a canvas of 5,000 nodes"
+STREAM_OF_CROWD = f"edit, at the service over a stream, {CROWD} writers on one canvas"
 GATEWAY_OF_CROWD = f"edit, through the gateway, {CROWD} windows on one canvas"
 ECHO = f"echo through two such hops, {CROWD} browsers"
 WHOLE = "whole read of 1,000 nodes, at the service"
@@ -46,6 +47,7 @@ WITH_WORKERS: list[Row] = [
         lambda bench: edits.at_the_service(bench, 8, one_canvas=True),
     ),
     (SERVICE_OF_CROWD, lambda bench: edits.at_the_service(bench, CROWD, one_canvas=True)),
+    (STREAM_OF_CROWD, lambda bench: edits.over_a_stream(bench, CROWD)),
     (GATEWAY_OF_CROWD, lambda bench: edits.through_gateway(bench, CROWD, one_canvas=True)),
     (ECHO, lambda _: echo.through_two_hops(CROWD)),
     (WHOLE, reads.whole_at_the_service),
@@ -68,6 +70,9 @@ RATIOS: list[tuple[str, str, Callable[[Timing], float], str]] = [
     (SERVICE_OF_CROWD, FLOOR_OF_ONE, lambda timing: timing.per_second, "≥ 4 times the rate"),
     (SERVICE_OF_CROWD, TLDRAW, lambda timing: timing.per_second, "≥ 2 times the rate"),
     (SERVICE_OF_CROWD, HOCUSPOCUS, lambda timing: timing.per_second, "the rate"),
+    (STREAM_OF_CROWD, FLOOR_OF_ONE, lambda timing: timing.per_second, "≥ 4 times the rate"),
+    (STREAM_OF_CROWD, TLDRAW, lambda timing: timing.per_second, "≥ 2 times the rate"),
+    (STREAM_OF_CROWD, HOCUSPOCUS, lambda timing: timing.per_second, "the rate"),
     (GATEWAY_OF_CROWD, ECHO, lambda timing: timing.per_second, "≥ 0.6 of the rate"),
     (WHOLE, WHOLE_PLAIN, lambda timing: timing.p50, "≤ 1.5 of the time"),
     (WHOLE, WHOLE_BARE, lambda timing: timing.p50, "of the time"),

@@ -2,6 +2,8 @@
 
 import json
 import secrets
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -9,8 +11,11 @@ import psutil
 from gesso.canvas.v1 import canvas_pb2 as pb
 from gesso.canvas.v1.canvas_pb2_grpc import CanvasServiceStub
 
+from bench.rpc import Caller
 from bench.suite import Bench, an_account
 from bench.timing import Timing, timed
+from gateway.mutations import mutating
+from servicekit.identity import Behalf
 from services.canvas import store
 
 EACH = 300
@@ -18,6 +23,8 @@ NODES = 100
 CANVAS = "bench"
 TOUCHED = 1_000
 _APPLY = "/gesso.canvas.v1.CanvasService/ApplyOperations"
+
+Way = Callable[[pb.ApplyOperationsRequest], Awaitable[pb.ApplyOperationsResponse]]
 
 # An edit in three statements, without anything else that the service does.
 LOCK = """
@@ -89,17 +96,46 @@ async def through_gateway(bench: Bench, workers: int, *, one_canvas: bool = Fals
 async def at_the_service(
     bench: Bench, workers: int, *, one_canvas: bool = False, size: int = NODES
 ) -> Timing:
-    """ApplyOperations by `workers` callers, each with its canvas of `size` nodes, or all on one.
+    """ApplyOperations by `workers` callers, each with its canvas of `size` nodes, or all on one."""
+    callers: list[Caller] = []
 
-    What was acknowledged is then read back: each caller's node holds what it wrote last.
-    """
+    async def ways(accounts: list[Behalf]) -> list[Way]:
+        callers[:] = [await bench.caller("canvas", _APPLY, account) for account in accounts]
+        return [partial(caller.call, answer=pb.ApplyOperationsResponse) for caller in callers]
+
+    try:
+        return await _edits(bench, ways, workers, one_canvas=one_canvas, size=size)
+    finally:
+        for caller in callers:
+            caller.close()
+
+
+async def over_a_stream(bench: Bench, workers: int) -> Timing:
+    """ApplyMutations, as a gateway does it, by `workers` writers on one canvas."""
+    async with bench.client("canvas") as client, mutating(client, streams=1) as mutations:
+
+        async def ways(accounts: list[Behalf]) -> list[Way]:
+            return [partial(mutations.apply, behalf=account) for account in accounts]
+
+        return await _edits(bench, ways, workers, one_canvas=True)
+
+
+async def _edits(
+    bench: Bench,
+    ways: Callable[[list[Behalf]], Awaitable[list[Way]]],
+    workers: int,
+    *,
+    one_canvas: bool,
+    size: int = NODES,
+) -> Timing:
+    """What was acknowledged is then read back: each writer's node holds what it wrote last."""
     accounts = [an_account()] * workers if one_canvas else [an_account() for _ in range(workers)]
     async with bench.client("canvas") as client:
         stub = CanvasServiceStub(client.channel)
         for account in dict.fromkeys(accounts):
             await client.call(stub.ApplyOperations, a_canvas(size), account)
-    callers = [await bench.caller("canvas", _APPLY, account) for account in accounts]
-    # On one canvas each caller has a node of its own, so that nobody conflicts.
+    send = await ways(accounts)
+    # On one canvas each writer has a node of its own, so that nobody conflicts.
     nodes = [f"n{worker if one_canvas else 7}" for worker in range(workers)]
     seen: dict[int, str] = {}
 
@@ -111,14 +147,10 @@ async def at_the_service(
             before={"metadata.prompt": _json(seen.get(worker, TEXT))},
         )
         request = _message(pb.Operation(patch_node=patch))
-        await callers[worker].call(request, pb.ApplyOperationsResponse)
+        await send[worker](request)
         seen[worker] = written
 
-    try:
-        timing = await timed(edit, workers=workers, each=EACH)
-    finally:
-        for caller in callers:
-            caller.close()
+    timing = await timed(edit, workers=workers, each=EACH)
     async with bench.client("canvas") as client:
         stub = CanvasServiceStub(client.channel)
         for worker, account in enumerate(accounts):

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from importlib.metadata import version
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from valkey.asyncio import Valkey
 
@@ -22,6 +22,7 @@ from gateway.grants import Grants, granting
 from gateway.heads import BoundedHeads
 from gateway.limits import TryLimits
 from gateway.metrics import HttpMetrics
+from gateway.mutations import Mutations, mutating
 from gateway.pages import Pages
 from gateway.presence import linked
 from gateway.readiness import Check
@@ -72,6 +73,9 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
         await stack.enter_async_context(background(accounts.forget_ended_sessions()))
         doorkeeper = Doorkeeper(accounts, settings.origins())
         link = await stack.enter_async_context(linked(services.presence))
+        mutations = await stack.enter_async_context(
+            mutating(services.canvas, streams=settings.canvas_streams)
+        )
         watchings = await stack.enter_async_context(watching(services.generation, services.tasks))
         realtime = RealtimeRoute(
             doorkeeper,
@@ -87,6 +91,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             accounts=accounts,
             doorkeeper=doorkeeper,
             realtime=realtime,
+            mutations=mutations,
             watchings=watchings,
             grants=grants,
             services=services,
@@ -105,6 +110,7 @@ def _app(
     accounts: Accounts,
     doorkeeper: Doorkeeper,
     realtime: RealtimeRoute,
+    mutations: Mutations,
     watchings: Watchings,
     grants: Grants,
     services: Clients,
@@ -117,7 +123,7 @@ def _app(
     texts = Texts(services.tasks, draining)
     served = [
         *endpoints_of(AuthRoutes(accounts, grants, tries, secure=settings.secure())),
-        *endpoints_of(CanvasRoutes(services.canvas)),
+        *endpoints_of(CanvasRoutes(services.canvas, mutations)),
         *endpoints_of(ResourceRoutes(services.canvas, objects)),
         *endpoints_of(GenerationRoutes(services.generation, services.canvas)),
         *endpoints_of(TaskRoutes(services.tasks, texts)),
@@ -134,10 +140,11 @@ def _app(
     pages = Pages(openapi.document(served, version=version("gesso")))
     served += endpoints_of(SuiteRoutes(pages, checks, needed=NEEDED))
     dispatcher = Dispatcher(doorkeeper, metrics, secure=settings.secure())
-    others = Starlette(routes=dispatcher.routes(served))
+    # Not the application of Starlette: the dispatcher answers whatever fails.
+    others = Router(routes=dispatcher.routes(served))
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        # Windows stay for hours: each would hold a call of every layer of Starlette.
+        # Windows stay for hours: each would hold the calls of the router.
         await (realtime if scope["type"] == "websocket" else others)(scope, receive, send)
 
     return app

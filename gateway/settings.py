@@ -56,7 +56,15 @@ class Settings(ServerSettings, frozen=True, kw_only=True):
             ge=1,
         ),
     ] = 20
-
+    canvas_streams: Annotated[
+        int,
+        setting(
+            "Over how many streams edits go to canvas; each may be at another instance.",
+            example="4",
+            ge=1,
+            le=64,
+        ),
+    ] = 4
     realtime_recheck_seconds: Annotated[
         float,
         setting(

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from google.rpc.status_pb2 import Status
 from prometheus_client import Histogram
 
 from servicekit.errors import Failure, family_of
 from servicekit.identity import CALLER, REQUEST_ID, Context, check_credentials
-from servicekit.status import CODES, status_from_failure
+from servicekit.status import CODES, message_from_failure, status_from_failure
 from servicekit.telemetry import Log, Metrics
 
 UNARY_SECONDS = 30.0
@@ -24,6 +25,42 @@ else:  # generic in its stubs only
     Handler = grpc.RpcMethodHandler
 
 
+class Endings:
+    """How requests end: measured, what nobody expected logged once and told to nobody.
+
+    `domain` names the service in failures.
+    """
+
+    def __init__(self, *, domain: str, metrics: Metrics, log: Log) -> None:
+        self.domain = domain
+        self._metrics = metrics
+        self._log = log
+        self._histograms: dict[tuple[str, grpc.StatusCode], Histogram] = {}
+
+    def status(self, error: BaseException, method: str, **who: str) -> Status:
+        """What a request within a stream ends with: the status that a call would have."""
+        if isinstance(error, Failure):
+            return message_from_failure(error, domain=self.domain)
+        code = code_of(error)
+        message = "The call took too long."
+        if code is grpc.StatusCode.INTERNAL:
+            message = self.fault(error, method, **who)
+        return Status(code=code.value[0], message=message)
+
+    def fault(self, error: BaseException, method: str, **who: str) -> str:
+        """Logs what nobody expected; what the caller is told of it."""
+        self._log.error("fault", method=method, exc_info=error, **who)
+        return "internal error"
+
+    def observe(self, method: str, code: grpc.StatusCode, started: float) -> None:
+        """Measures a request that has ended; `started` is of `time.perf_counter`."""
+        histogram = self._histograms.get((method, code))
+        if histogram is None:
+            histogram = self._metrics.rpc_seconds.labels(method, code.name)
+            self._histograms[method, code] = histogram
+        histogram.observe(time.perf_counter() - started)
+
+
 class Guard(grpc.aio.ServerInterceptor):
     """Lets calls of the suite's own processes in, and failures out as statuses.
 
@@ -32,15 +69,10 @@ class Guard(grpc.aio.ServerInterceptor):
     ErrorInfo; anything else is logged once with its traceback and told as "internal error".
     """
 
-    def __init__(
-        self, *, domain: str, tokens: Sequence[str] | None, metrics: Metrics, log: Log
-    ) -> None:
-        self._domain = domain
+    def __init__(self, *, tokens: Sequence[str] | None, endings: Endings) -> None:
         self._tokens = None if tokens is None else tuple(token.encode() for token in tokens)
-        self._metrics = metrics
-        self._log = log
+        self._endings = endings
         self._guarded_handlers: dict[str, Handler] = {}
-        self._histograms: dict[tuple[str, grpc.StatusCode], Histogram] = {}
 
     async def intercept_service(
         self,
@@ -86,11 +118,11 @@ class Guard(grpc.aio.ServerInterceptor):
                 async with asyncio.timeout(UNARY_SECONDS):
                     return await behave(request, context)
             except BaseException as error:
-                code = _code(error)
+                code = code_of(error)
                 await self._tell(error, code, method, context)
                 raise
             finally:
-                self._observe(method, code, started)
+                self._endings.observe(method, code, started)
 
         return guarded
 
@@ -103,11 +135,11 @@ class Guard(grpc.aio.ServerInterceptor):
                 async for response in behave(request, context):
                     yield response
             except BaseException as error:
-                code = _code(error)
+                code = code_of(error)
                 await self._tell(error, code, method, context)
                 raise
             finally:
-                self._observe(method, code, started)
+                self._endings.observe(method, code, started)
 
         return guarded
 
@@ -120,22 +152,14 @@ class Guard(grpc.aio.ServerInterceptor):
     ) -> None:
         """Ends the call with the status of a failure. Returns if there is none to tell."""
         if isinstance(error, Failure):
-            await context.abort_with_status(status_from_failure(error, domain=self._domain))
+            await context.abort_with_status(status_from_failure(error, domain=self._endings.domain))
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             await context.abort(code, "The call took too long.")
         if code is grpc.StatusCode.INTERNAL:
-            self._log.exception("fault", method=method, **_who(context))
-            await context.abort(code, "internal error")
-
-    def _observe(self, method: str, code: grpc.StatusCode, started: float) -> None:
-        histogram = self._histograms.get((method, code))
-        if histogram is None:
-            histogram = self._metrics.rpc_seconds.labels(method, code.name)
-            self._histograms[method, code] = histogram
-        histogram.observe(time.perf_counter() - started)
+            await context.abort(code, self._endings.fault(error, method, **_who(context)))
 
 
-def _code(error: BaseException) -> grpc.StatusCode:
+def code_of(error: BaseException) -> grpc.StatusCode:
     """The status that a call which raised this ends with."""
     if isinstance(error, Failure):
         return CODES[family_of(error)]

@@ -10,7 +10,7 @@ from grpc_reflection.v1alpha import reflection
 
 from servicekit import wire
 from servicekit.errors import Failure
-from servicekit.interceptors import Guard
+from servicekit.interceptors import Endings, Guard
 from servicekit.settings import CannotListen, ServerSettings
 from servicekit.telemetry import Metrics, logger, metrics_served
 
@@ -52,7 +52,7 @@ async def serving(
     NOT_SERVING, sets `draining` so that streams end, and waits for calls in flight.
     """
     log = logger(service)
-    guard = Guard(domain=f"{service}.gesso", tokens=settings.tokens(), metrics=metrics, log=log)
+    guard = Guard(tokens=settings.tokens(), endings=endings(service, metrics))
     options = [*_OPTIONS, *_AGEING] if ageing else _OPTIONS
     server = grpc.aio.server(interceptors=[guard], options=options)
     well = health.aio.HealthServicer()
@@ -90,7 +90,7 @@ async def serving_anyone(
     Yields the port. For what tells nobody's data; at most 100 calls at once, the others are
     RESOURCE_EXHAUSTED. Leaving the block waits for calls in flight.
     """
-    guard = Guard(domain=f"{service}.gesso", tokens=None, metrics=metrics, log=logger(service))
+    guard = Guard(tokens=None, endings=endings(service, metrics))
     server = grpc.aio.server(
         interceptors=[guard], options=[*_OPTIONS, *_AGEING], maximum_concurrent_rpcs=ANYONE_CALLS
     )
@@ -108,6 +108,11 @@ def _bound(server: grpc.aio.Server, listen: str) -> int:
         return server.add_insecure_port(listen)
     except RuntimeError:
         raise CannotListen(listen, "is the port taken?") from None
+
+
+def endings(service: str, metrics: Metrics) -> Endings:
+    """How requests to a service end."""
+    return Endings(domain=f"{service}.gesso", metrics=metrics, log=logger(service))
 
 
 async def _watch(well: health.aio.HealthServicer, names: Sequence[str], check: Check) -> None:

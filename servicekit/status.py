@@ -40,6 +40,7 @@ CODES: dict[type[Failure], grpc.StatusCode] = {
 }
 _NO_RETRY = ("grpc-retry-pushback-ms", "-1")
 _FAMILIES = {code: family for family, code in CODES.items()}
+_CODES_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 # Codes that gRPC itself makes when a call did not get an answer.
 _NO_ANSWER = {
@@ -50,8 +51,8 @@ _NO_ANSWER = {
 }
 
 
-def status_from_failure(failure: Failure, *, domain: str) -> grpc.Status:
-    """The gRPC status of a failure.
+def message_from_failure(failure: Failure, *, domain: str) -> Status:
+    """The status of a failure as a message.
 
     `domain` names the service, e.g. `canvas.gesso`. Facts become ErrorInfo metadata, each value
     as JSON; times in them as RFC 3339. A detail of more than 2,000 bytes and a text of more than
@@ -66,8 +67,12 @@ def status_from_failure(failure: Failure, *, domain: str) -> grpc.Status:
     packed.Pack(info)
     code = CODES[family_of(failure)]
     detail = failure.detail.encode()[:MAX_DETAIL_BYTES].decode(errors="ignore")
-    message = Status(code=code.value[0], message=detail, details=[packed])
-    status: Any = rpc_status.to_status(message)
+    return Status(code=code.value[0], message=detail, details=[packed])
+
+
+def status_from_failure(failure: Failure, *, domain: str) -> grpc.Status:
+    """The gRPC status of a failure, see `message_from_failure`."""
+    status: Any = rpc_status.to_status(message_from_failure(failure, domain=domain))
     if isinstance(failure, Unavailable):
         # The caller's gRPC must not repeat what we have given up on; the caller may.
         status = status._replace(trailing_metadata=(*status.trailing_metadata, _NO_RETRY))
@@ -80,15 +85,33 @@ def failure_from_rpc(error: grpc.aio.AioRpcError) -> Failure | None:
     A call without an answer (lost, late, turned away) is `Unavailable`: nobody knows whether it
     happened.
     """
-    info = _error_info(error)
-    if info is not None and error.code() in _FAMILIES:
-        failure = Failure.__new__(_FAMILIES[error.code()])
+    # Typed for the blocking API's calls; it reads the same three things of ours.
+    status = rpc_status.from_call(cast(grpc.Call, error))
+    return _failure(error.code(), error.details() or "", status)
+
+
+def error_from_message(status: Status) -> Failure | grpc.aio.AioRpcError:
+    """What a call would have raised that ended with this status."""
+    code = _CODES_BY_NUMBER.get(status.code, grpc.StatusCode.UNKNOWN)
+    none = grpc.aio.Metadata()
+    return _failure(code, status.message, status) or grpc.aio.AioRpcError(
+        code, none, none, details=status.message
+    )
+
+
+def no_answer() -> Unavailable:
+    """The failure of a call that got no answer."""
+    return Unavailable("A part of the service did not answer; send the same request again.")
+
+
+def _failure(code: grpc.StatusCode, detail: str, status: Status | None) -> Failure | None:
+    info = _error_info(status)
+    if info is not None and code in _FAMILIES:
+        failure = Failure.__new__(_FAMILIES[code])
         facts = {name: json.loads(value) for name, value in info.metadata.items()}
-        Failure.__init__(failure, error.details() or "", reason=info.reason.lower(), **facts)
+        Failure.__init__(failure, detail, reason=info.reason.lower(), **facts)
         return failure
-    if error.code() in _NO_ANSWER:
-        return Unavailable("A part of the service did not answer; send the same request again.")
-    return None
+    return no_answer() if code in _NO_ANSWER else None
 
 
 def _fact(value: Any) -> str:
@@ -104,9 +127,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, default=rfc3339, ensure_ascii=False)
 
 
-def _error_info(error: grpc.aio.AioRpcError) -> ErrorInfo | None:
-    # Typed for the blocking API's calls; it reads the same three things of ours.
-    status = rpc_status.from_call(cast(grpc.Call, error))
+def _error_info(status: Status | None) -> ErrorInfo | None:
     for detail in status.details if status is not None else ():
         info = ErrorInfo()
         if detail.Unpack(info):

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.endpoints import Answer, Call, Input, NoQuery, Output, PageQuery, endpoint
+from gateway.mutations import Mutations
 from gateway.operations import OPERATION_SCHEMA, operations_from_json
 from servicekit.client import Client
 from servicekit.errors import Invalid
@@ -157,8 +158,9 @@ class EditLease(Output, frozen=True):
 class CanvasRoutes:
     """Canvases of who is signed in."""
 
-    def __init__(self, canvas: Client) -> None:
+    def __init__(self, canvas: Client, mutations: Mutations) -> None:
         self._canvas = canvas
+        self._mutations = mutations
         self._stub = CanvasServiceStub(canvas.channel)
 
     @endpoint(
@@ -249,7 +251,7 @@ class CanvasRoutes:
                 for proof in call.body.edit_proofs
             ],
         )
-        applied = await self._canvas.call(self._stub.ApplyOperations, request, call.behalf)
+        applied = await self._mutations.apply(request, call.behalf)
         headers = {"Idempotent-Replayed": "true"} if applied.replayed else {}
         return Answer(Raw(applied.receipt), headers=headers)
 

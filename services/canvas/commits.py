@@ -91,6 +91,10 @@ class Commits:
 
     async def apply(self, account_id: str, mutation: Mutation) -> Applied:
         """Commits a request once, however often it is sent. Raises what it fails with."""
+        return await self.begin(account_id, mutation)
+
+    def begin(self, account_id: str, mutation: Mutation) -> asyncio.Future[Applied]:
+        """What `apply` will return or raise. Once cancelled, a request is not begun any more."""
         key = (account_id, mutation.canvas_id)
         waiting = _Waiting(mutation, asyncio.get_running_loop().create_future())
         queue = self._waiting.get(key)
@@ -98,7 +102,7 @@ class Commits:
             self._waiting[key] = queue = deque()
             self._is_ready(key)
         queue.append(waiting)
-        return await waiting.answer
+        return waiting.answer
 
     def _is_ready(self, key: Key) -> None:
         self._ready.append(key)

@@ -1,5 +1,7 @@
 """Speaks gesso.canvas.v1: messages into values and back."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 from gesso.canvas.v1 import canvas_pb2
@@ -7,9 +9,11 @@ from gesso.canvas.v1.canvas_pb2_grpc import CanvasServiceServicer
 
 from servicekit.errors import Invalid
 from servicekit.identity import Context, account_of
+from servicekit.interceptors import Endings
 from servicekit.pages import page_of, page_size, place_from_token
 from servicekit.strictjson import NotJson, loads
 from servicekit.times import micros_from_time, time_from_micros, timestamp_from_time
+from services.canvas.batch import Applied
 from services.canvas.domain.canonical import hex_of
 from services.canvas.domain.edits import (
     CreateCanvas,
@@ -28,6 +32,7 @@ from services.canvas.domain.mutation import Mutation
 from services.canvas.domain.values import MAX_DEPTH
 from services.canvas.service import NEWEST, CanvasService
 from services.canvas.store import Agent, Summary
+from services.canvas.streams import MutationStream
 
 MAX_NODES_READ = 100
 
@@ -44,8 +49,10 @@ _NEWEST = (micros_from_time(NEWEST[0]), NEWEST[1])
 class CanvasRpc(CanvasServiceServicer):
     """The canvas service as gRPC."""
 
-    def __init__(self, service: CanvasService) -> None:
+    def __init__(self, service: CanvasService, endings: Endings, draining: asyncio.Event) -> None:
         self._service = service
+        self._endings = endings
+        self._draining = draining
 
     async def ListCanvases(
         self, request: canvas_pb2.ListCanvasesRequest, context: Context
@@ -90,21 +97,26 @@ class CanvasRpc(CanvasServiceServicer):
         self, request: canvas_pb2.ApplyOperationsRequest, context: Context
     ) -> canvas_pb2.ApplyOperationsResponse:
         """See canvas.proto."""
-        mutation = Mutation(
-            canvas_id=request.canvas_id,
-            mutation_id=request.mutation_id,
-            base_revision=request.base_revision,
-            edits=edits_from_proto(request.operations),
-            proofs=[
-                Proof(proof.node_id, proof.session_id, proof.token) for proof in request.edit_proofs
-            ],
+        return response_from_applied(
+            await self._service.apply(account_of(context), mutation_from_proto(request))
         )
-        applied = await self._service.apply(account_of(context), mutation)
-        return canvas_pb2.ApplyOperationsResponse(
-            receipt=applied.receipt.result,
-            revision=applied.receipt.revision,
-            replayed=applied.replayed,
-        )
+
+    async def ApplyMutations(
+        self,
+        request_iterator: AsyncIterator[canvas_pb2.ApplyMutationsRequest],
+        context: Context,
+    ) -> AsyncIterator[canvas_pb2.ApplyMutationsResponse]:
+        """See canvas.proto."""
+        stream = MutationStream(self._begin, response_from_applied, self._endings, self._draining)
+        # Tells the gateway that it is connected, before there is anything to say.
+        await context.send_initial_metadata(())
+        async for response in stream.responses(request_iterator):
+            yield response
+
+    def _begin(self, message: canvas_pb2.Mutation) -> asyncio.Future[Applied]:
+        if not message.account_id:
+            raise Invalid("A mutation needs the account that it acts for.", path="account_id")
+        return self._service.begin(message.account_id, mutation_from_proto(message.request))
 
     async def GetSyncStatus(
         self, request: canvas_pb2.GetSyncStatusRequest, context: Context
@@ -259,6 +271,28 @@ def occupancy_from_agent(agent: Agent) -> canvas_pb2.AgentOccupancy:
         task_id=agent.task_id,
         state=_STATES_OF_AGENTS[agent.state],
         since=timestamp_from_time(agent.since),
+    )
+
+
+def mutation_from_proto(request: canvas_pb2.ApplyOperationsRequest) -> Mutation:
+    """A request to change a canvas as a value. Raises `InvalidOperation`."""
+    return Mutation(
+        canvas_id=request.canvas_id,
+        mutation_id=request.mutation_id,
+        base_revision=request.base_revision,
+        edits=edits_from_proto(request.operations),
+        proofs=[
+            Proof(proof.node_id, proof.session_id, proof.token) for proof in request.edit_proofs
+        ],
+    )
+
+
+def response_from_applied(applied: Applied) -> canvas_pb2.ApplyOperationsResponse:
+    """What a committed change answers, as a message."""
+    return canvas_pb2.ApplyOperationsResponse(
+        receipt=applied.receipt.result,
+        revision=applied.receipt.revision,
+        replayed=applied.replayed,
     )
 
 

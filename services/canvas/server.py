@@ -31,7 +31,7 @@ _ASSETS = assets_pb2.DESCRIPTOR.services_by_name["AssetsService"].full_name
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[int]:
     """Serves canvases, resources and assets inside the block, and yields the port."""
-    feed, metrics = Feed(), Metrics()
+    feed, metrics, draining = Feed(), Metrics(), asyncio.Event()
     objects = Objects.at(settings.objects.objects_url)
     async with (
         postgres.connected(settings.database, application="canvas") as database,
@@ -53,7 +53,11 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             lines=settings.database.database_connections // 2,
         ) as commits,
     ):
-        canvases = CanvasRpc(CanvasService(CanvasStore(database), commits, feed))
+        canvases = CanvasRpc(
+            CanvasService(CanvasStore(database), commits, feed),
+            server.endings("canvas", metrics),
+            draining,
+        )
         assets = AssetsRpc(AssetsService(AssetsStore(database), objects, settings.limits()))
         async with server.serving(
             settings,
@@ -63,7 +67,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
                 _ASSETS: lambda grpc: add_AssetsServiceServicer_to_server(assets, grpc),
             },
             check=database.check,
-            draining=asyncio.Event(),
+            draining=draining,
             metrics=metrics,
         ) as port:
             yield port

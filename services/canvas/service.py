@@ -1,5 +1,6 @@
 """What can be done with canvases."""
 
+import asyncio
 import secrets
 from datetime import UTC, datetime
 
@@ -45,6 +46,10 @@ class CanvasService:
     async def apply(self, account_id: str, mutation: Mutation) -> Applied:
         """Applies a mutation once, however often it is sent (CV10 to CV12)."""
         return await self._commits.apply(account_id, mutation)
+
+    def begin(self, account_id: str, mutation: Mutation) -> asyncio.Future[Applied]:
+        """What `apply` will return or raise. Once cancelled, a mutation is not begun any more."""
+        return self._commits.begin(account_id, mutation)
 
     async def page(self, account_id: str, before: Place, limit: int) -> list[Summary]:
         """Up to `limit` canvases, newest change first, from before a place on."""

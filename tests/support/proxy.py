@@ -1,8 +1,8 @@
-"""A PostgreSQL between us and PostgreSQL that cuts or stalls connections where a test says."""
+"""Passes on what we say to PostgreSQL or a service, but cuts or stalls where a test says."""
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -16,13 +16,18 @@ class Proxy:
     def __init__(self) -> None:
         self.word: bytes | None = None
         self.answered = False
+        self.answer = b""
         self.stalls = False
         self.cuts = 0
         self._given_up = asyncio.Event()
 
-    def cut_at(self, word: bytes, *, answered: bool) -> None:
-        """Cuts the next connection that says `word`: before it arrives, or once it was answered."""
+    def cut_at(self, word: bytes, *, answered: bool, answer: bytes = b"") -> None:
+        """Cuts the next connection that says `word`: before it arrives, or once it was answered.
+
+        It was once `answer` comes back.
+        """
         self.word, self.answered, self.stalls = word, answered, False
+        self.answer = answer
 
     def stall_at(self, word: bytes) -> asyncio.Event:
         """Has the next connection that says `word` hear nothing any more, as if its line was cut.
@@ -34,10 +39,13 @@ class Proxy:
         return self._given_up
 
     async def serve(
-        self, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        target: Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
         """One connection."""
-        server_reader, server_writer = await asyncio.open_unix_connection(target)
+        server_reader, server_writer = await target
         back = asyncio.create_task(_pump(server_reader, writer))
         is_stalled = False
         try:
@@ -49,7 +57,9 @@ class Proxy:
                     await asyncio.gather(back, return_exceptions=True)
                     if self.answered:
                         server_writer.write(data)
-                        await server_reader.read(65536)
+                        while got := await server_reader.read(65536):
+                            if self.answer in got:
+                                break
                     is_stalled = self.stalls
                     while is_stalled and await reader.read(65536):
                         pass
@@ -82,8 +92,25 @@ async def cutting_proxy(database_url: str) -> AsyncIterator[tuple[Proxy, str]]:
     proxy = Proxy()
     with tempfile.TemporaryDirectory(prefix="gesso-proxy-") as own:
         server = await asyncio.start_unix_server(
-            lambda reader, writer: proxy.serve(f"{folder}/{_SOCKET}", reader, writer),
+            lambda reader, writer: proxy.serve(
+                asyncio.open_unix_connection(f"{folder}/{_SOCKET}"), reader, writer
+            ),
             Path(own) / _SOCKET,
         )
         async with server:
             yield proxy, parts._replace(query=f"host={own}").geturl()
+
+
+@asynccontextmanager
+async def cutting_line(port: int) -> AsyncIterator[tuple[Proxy, int]]:
+    """A proxy in front of a service on this machine, and the port to reach it through."""
+    proxy = Proxy()
+    server = await asyncio.start_server(
+        lambda reader, writer: proxy.serve(
+            asyncio.open_connection("127.0.0.1", port), reader, writer
+        ),
+        "127.0.0.1",
+        0,
+    )
+    async with server:
+        yield proxy, int(server.sockets[0].getsockname()[1])

@@ -379,6 +379,128 @@ class ApplyOperationsResponse(_message.Message):
 Global___ApplyOperationsResponse: _TypeAlias = ApplyOperationsResponse  # noqa: Y015
 
 @_typing.final
+class ApplyMutationsRequest(_message.Message):
+    """Some mutations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MUTATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def mutations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Mutation]:
+        """Begun in this order; those of one canvas are applied in it."""
+
+    def __init__(
+        self,
+        *,
+        mutations: _abc.Iterable[Global___Mutation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mutations", b"mutations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyMutationsRequest: _TypeAlias = ApplyMutationsRequest  # noqa: Y015
+
+@_typing.final
+class Mutation(_message.Message):
+    """One change of one canvas, among many on a stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    ACCOUNT_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """What its answer will name. The caller's; no two that wait for their answer have the same."""
+    account_id: _builtins.str
+    """The account that it acts for, instead of the metadata entry of a call."""
+    request_id: _builtins.str
+    """What the logs call the request that it is part of, if anything."""
+    timeout_ms: _builtins.int
+    """How long the caller waits for the answer, 1 to 30,000 ms; 0 means 30,000."""
+    @_builtins.property
+    def request(self) -> Global___ApplyOperationsRequest:
+        """What to apply."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        account_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        timeout_ms: _builtins.int = ...,
+        request: Global___ApplyOperationsRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "number", b"number", "request", b"request", "request_id", b"request_id", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Mutation: _TypeAlias = Mutation  # noqa: Y015
+
+@_typing.final
+class ApplyMutationsResponse(_message.Message):
+    """Some answers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___MutationAnswer]:
+        """In no order."""
+
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[Global___MutationAnswer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyMutationsResponse: _TypeAlias = ApplyMutationsResponse  # noqa: Y015
+
+@_typing.final
+class MutationAnswer(_message.Message):
+    """What a mutation came to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    APPLIED_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Of which."""
+    status: _builtins.bytes
+    """The google.rpc.Status, encoded, that a call of ApplyOperations would have ended with."""
+    @_builtins.property
+    def applied(self) -> Global___ApplyOperationsResponse:
+        """It was committed, now or before."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        applied: Global___ApplyOperationsResponse | None = ...,
+        status: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "outcome", b"outcome", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "number", b"number", "outcome", b"outcome", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["applied", "status"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___MutationAnswer: _TypeAlias = MutationAnswer  # noqa: Y015
+
+@_typing.final
 class Operation(_message.Message):
     """One operation."""
 

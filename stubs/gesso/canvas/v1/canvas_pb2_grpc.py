@@ -56,6 +56,11 @@ class CanvasServiceStub:
                 request_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ApplyOperationsRequest.SerializeToString,
                 response_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ApplyOperationsResponse.FromString,
                 _registered_method=True)
+        self.ApplyMutations = channel.stream_stream(
+                '/gesso.canvas.v1.CanvasService/ApplyMutations',
+                request_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ApplyMutationsRequest.SerializeToString,
+                response_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ApplyMutationsResponse.FromString,
+                _registered_method=True)
         self.GetSyncStatus = channel.unary_unary(
                 '/gesso.canvas.v1.CanvasService/GetSyncStatus',
                 request_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.GetSyncStatusRequest.SerializeToString,
@@ -148,6 +153,18 @@ class CanvasServiceServicer:
         INVALID_ARGUMENT CANVAS_MEDIA_ASSETS_PENDING: a touched node names a resource or asset that
         is not registered, or a pair that does not belong together.
         UNAVAILABLE CANVAS_CONCURRENT_WRITE: waited too long for the canvas; send it again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ApplyMutations(self, request_iterator, context):
+        """Applies many mutations over one stream, each as a call of ApplyOperations would; answers each
+        as soon as it is committed or refused, in no order. A message carries what has gathered.
+        No more is read while 512 mutations have not been answered. A stream that ends before a
+        mutation was answered says nothing of it: send the same one again, here or to
+        ApplyOperations. Once the requests end, the stream ends with the last answer.
+        UNAVAILABLE: the server is moving; what it had begun has been answered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -254,6 +271,11 @@ def add_CanvasServiceServicer_to_server(servicer, server):
                     servicer.ApplyOperations,
                     request_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ApplyOperationsRequest.FromString,
                     response_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ApplyOperationsResponse.SerializeToString,
+            ),
+            'ApplyMutations': grpc.stream_stream_rpc_method_handler(
+                    servicer.ApplyMutations,
+                    request_deserializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ApplyMutationsRequest.FromString,
+                    response_serializer=gesso_dot_canvas_dot_v1_dot_canvas__pb2.ApplyMutationsResponse.SerializeToString,
             ),
             'GetSyncStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSyncStatus,
@@ -411,6 +433,33 @@ class CanvasService:
             '/gesso.canvas.v1.CanvasService/ApplyOperations',
             gesso_dot_canvas_dot_v1_dot_canvas__pb2.ApplyOperationsRequest.SerializeToString,
             gesso_dot_canvas_dot_v1_dot_canvas__pb2.ApplyOperationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ApplyMutations(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gesso.canvas.v1.CanvasService/ApplyMutations',
+            gesso_dot_canvas_dot_v1_dot_canvas__pb2.ApplyMutationsRequest.SerializeToString,
+            gesso_dot_canvas_dot_v1_dot_canvas__pb2.ApplyMutationsResponse.FromString,
             options,
             channel_credentials,
             insecure,

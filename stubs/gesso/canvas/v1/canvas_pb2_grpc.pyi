@@ -73,6 +73,14 @@ class CanvasServiceStub:
     is not registered, or a pair that does not belong together.
     UNAVAILABLE CANVAS_CONCURRENT_WRITE: waited too long for the canvas; send it again.
     """
+    ApplyMutations: _grpc.StreamStreamMultiCallable[_canvas_pb2.ApplyMutationsRequest, _canvas_pb2.ApplyMutationsResponse]
+    """Applies many mutations over one stream, each as a call of ApplyOperations would; answers each
+    as soon as it is committed or refused, in no order. A message carries what has gathered.
+    No more is read while 512 mutations have not been answered. A stream that ends before a
+    mutation was answered says nothing of it: send the same one again, here or to
+    ApplyOperations. Once the requests end, the stream ends with the last answer.
+    UNAVAILABLE: the server is moving; what it had begun has been answered.
+    """
     GetSyncStatus: _grpc.UnaryUnaryMultiCallable[_canvas_pb2.GetSyncStatusRequest, _canvas_pb2.GetSyncStatusResponse]
     """Reads what a session needs to know whether it is up to date; one indexed read, no content.
     NOT_FOUND: the account has no such canvas.
@@ -150,6 +158,14 @@ class CanvasServiceAsyncStub(CanvasServiceStub):
     INVALID_ARGUMENT CANVAS_MEDIA_ASSETS_PENDING: a touched node names a resource or asset that
     is not registered, or a pair that does not belong together.
     UNAVAILABLE CANVAS_CONCURRENT_WRITE: waited too long for the canvas; send it again.
+    """
+    ApplyMutations: _aio.StreamStreamMultiCallable[_canvas_pb2.ApplyMutationsRequest, _canvas_pb2.ApplyMutationsResponse]  # type: ignore[assignment]
+    """Applies many mutations over one stream, each as a call of ApplyOperations would; answers each
+    as soon as it is committed or refused, in no order. A message carries what has gathered.
+    No more is read while 512 mutations have not been answered. A stream that ends before a
+    mutation was answered says nothing of it: send the same one again, here or to
+    ApplyOperations. Once the requests end, the stream ends with the last answer.
+    UNAVAILABLE: the server is moving; what it had begun has been answered.
     """
     GetSyncStatus: _aio.UnaryUnaryMultiCallable[_canvas_pb2.GetSyncStatusRequest, _canvas_pb2.GetSyncStatusResponse]  # type: ignore[assignment]
     """Reads what a session needs to know whether it is up to date; one indexed read, no content.
@@ -249,6 +265,20 @@ class CanvasServiceServicer(metaclass=_abc_1.ABCMeta):
         INVALID_ARGUMENT CANVAS_MEDIA_ASSETS_PENDING: a touched node names a resource or asset that
         is not registered, or a pair that does not belong together.
         UNAVAILABLE CANVAS_CONCURRENT_WRITE: waited too long for the canvas; send it again.
+        """
+
+    @_abc_1.abstractmethod
+    def ApplyMutations(
+        self,
+        request_iterator: _MaybeAsyncIterator[_canvas_pb2.ApplyMutationsRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_canvas_pb2.ApplyMutationsResponse], _abc.AsyncIterator[_canvas_pb2.ApplyMutationsResponse]]:
+        """Applies many mutations over one stream, each as a call of ApplyOperations would; answers each
+        as soon as it is committed or refused, in no order. A message carries what has gathered.
+        No more is read while 512 mutations have not been answered. A stream that ends before a
+        mutation was answered says nothing of it: send the same one again, here or to
+        ApplyOperations. Once the requests end, the stream ends with the last answer.
+        UNAVAILABLE: the server is moving; what it had begun has been answered.
         """
 
     @_abc_1.abstractmethod
