@@ -32,6 +32,8 @@ WELCOME_SECONDS = 10.0
 # Whom a lost stream told of counts as gone if nothing is heard of them for so long.
 FORGET_SECONDS = 5.0
 
+_DELETED = Closed(CLOSE_DELETED, "The canvas was deleted.")
+
 
 class Session:
     """A window's socket, from `PresenceLink.session`.
@@ -153,21 +155,27 @@ class PresenceLink:
     ) -> AsyncIterator[Session]:
         """A socket of an account on a canvas that is its own, until the block is left.
 
-        Those on a canvas that had its id before, of a lesser `incarnation`, end with it. Frames
-        that `pass_on` takes are not among the session's events.
+        Of canvases that have the id one after another, of ever greater `incarnation`, only
+        sessions on the last one do not end. Frames that `pass_on` takes are not among the
+        session's events.
         """
         place = Place(account_id, canvas_id)
-        room = self._rooms.get(place)
-        if room is not None and room.incarnation < incarnation:
-            for session_id in room.window_ids():
-                self._sessions[session_id].end(Closed(CLOSE_DELETED, "The canvas was deleted."))
-            room = None
-        if room is None:
-            room = self._rooms[place] = Room(place, self._ticks, incarnation)
+        known = self._rooms.get(place)
+        if known is not None and known.incarnation < incarnation:
+            for session_id in known.window_ids():
+                self._sessions[session_id].end(_DELETED)
+            known = None
+        if known is None:
+            known = self._rooms[place] = Room(place, incarnation, self._ticks)
+        is_last = known.incarnation == incarnation
+        room = known if is_last else Room(place, incarnation, self._ticks)
         session = Session(room, revision, self._say, pass_on)
         self._sessions[session.session_id] = session
         room.enter(session.session_id, session)
-        self._say(session)
+        if is_last:
+            self._say(session)
+        else:
+            session.end(_DELETED)
         try:
             yield session
         finally:
@@ -283,8 +291,10 @@ class Stream:
                 session.end(Closed(close.code, close.reason))
         for update in response.rooms:
             room = self._rooms.get(Place(update.account_id, update.canvas_id))
-            # One that was left and entered again may hear of its past.
-            if room is not None and (update.anew or room in self._known):
+            # One that was left and entered again may hear of its past, or of a canvas before it.
+            if room is None or room.incarnation != update.incarnation:
+                continue
+            if update.anew or room in self._known:
                 self._known.add(room)
                 self._update(room, update)
         if response.heartbeat:

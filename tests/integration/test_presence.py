@@ -62,9 +62,13 @@ class Window:
 
 @asynccontextmanager
 async def window_on(
-    link: PresenceLink, account_id: str, canvas_id: str = "c", revision: int = 1
+    link: PresenceLink,
+    account_id: str,
+    canvas_id: str = "c",
+    revision: int = 1,
+    incarnation: int = 0,
 ) -> AsyncIterator[Window]:
-    async with link.session(account_id, canvas_id, revision) as session:
+    async with link.session(account_id, canvas_id, revision, incarnation=incarnation) as session:
         yield Window(session)
 
 
@@ -83,10 +87,16 @@ class House:
         return await self._stack.enter_async_context(linked(await self.client()))
 
     async def window(
-        self, link: PresenceLink, canvas_id: str = "c", *, account_id: str = "", revision: int = 1
+        self,
+        link: PresenceLink,
+        canvas_id: str = "c",
+        *,
+        account_id: str = "",
+        revision: int = 1,
+        incarnation: int = 0,
     ) -> Window:
         return await self._stack.enter_async_context(
-            window_on(link, account_id or self.account_id, canvas_id, revision)
+            window_on(link, account_id or self.account_id, canvas_id, revision, incarnation)
         )
 
     async def windows(self, link: PresenceLink, count: int) -> list[Window]:

@@ -39,8 +39,10 @@ class Town:
         self.links = links
         self.account_id = houses[0].account_id
 
-    async def window(self, at: int, canvas_id: str = "c") -> Window:
-        return await self.houses[at].window(self.links[at], canvas_id, account_id=self.account_id)
+    async def window(self, at: int, canvas_id: str = "c", incarnation: int = 0) -> Window:
+        return await self.houses[at].window(
+            self.links[at], canvas_id, account_id=self.account_id, incarnation=incarnation
+        )
 
 
 @asynccontextmanager
@@ -142,6 +144,59 @@ async def test_a_deleted_canvas_closes_its_windows_at_all_instances(two: Town) -
     assert await there.event() == Closed(4404, "The canvas was deleted.")
     # A new canvas of that id has a room of its own.
     assert (await (await two.window(1)).welcomed())["peers"] == []
+
+
+@pytest.mark.parametrize("late", [0, 1])
+async def test_a_canvas_made_anew_shares_nothing_with_the_one_before_at_any_instance(
+    two: Town, late: int
+) -> None:
+    """PR18 PR22"""
+    before = [await two.window(at, incarnation=1) for at in (0, 1)]
+    for window in before:
+        await window.welcomed()
+
+    after = await two.window(0, incarnation=2)
+    welcome = await after.welcomed()
+    ends = [await _closed(window) for window in before]
+    again = await two.window(late, incarnation=1)
+    other = await two.window(1, incarnation=2)
+    seen = await peers_of(other, count=1)
+
+    assert (welcome["number"], welcome["peers"]) == (1, [])
+    assert ends == [Closed(4404, "The canvas was deleted.")] * 2
+    # Who was let in before the canvas was deleted, and is late, is in nobody's room either.
+    assert await _closed(again) == Closed(4404, "The canvas was deleted.")
+    assert {name: peer["number"] for name, peer in seen.items()} == {after.self_id: 1}
+    assert (await after.event())["id"] == other.self_id
+
+
+async def test_two_canvases_of_one_id_lease_their_numbers_apart(
+    leases: list[Leases], place: Place
+) -> None:
+    """PR18 PR22"""
+    a, b = leases
+
+    taken = await a.take([Lease(place, 1, "s1", 0), Lease(place, 2, "s2", 0)])
+    await b.release([Lease(place, 1, "s1", 1)])
+    lost = await b.renew([Lease(place, 2, "s1", 1)])
+
+    assert taken == [1, 1]
+    assert lost == ["s1"]
+
+
+async def test_a_commit_of_a_canvas_made_anew_ends_the_windows_of_the_one_before(
+    two: Town,
+) -> None:
+    """PR18 PR22"""
+    there = await two.window(1, incarnation=1)
+    await there.welcomed()
+    client = await two.houses[0].client()
+    news = pb.Invalidation(account_id=two.account_id, canvas_id="c", revision=2, incarnation=2)
+
+    request = pb.AnnounceRequest(invalidations=[news])
+    await client.call(PresenceServiceStub(client.channel).Announce, request, Behalf())
+
+    assert await there.event() == Closed(4404, "The canvas was deleted.")
 
 
 async def test_rooms_of_other_accounts_and_canvases_hear_nothing(two: Town) -> None:
@@ -274,15 +329,17 @@ async def test_a_number_is_one_sessions_while_it_is_leased(
     """PR22"""
     a, b = leases
 
-    first = await a.take([Lease(place, "s1", 0), Lease(place, "s2", 0)])
-    again = await b.take([Lease(place, "s1", 0), Lease(place, "s3", 2), Lease(place, "s4", 9)])
+    first = await a.take([Lease(place, 1, "s1", 0), Lease(place, 1, "s2", 0)])
+    again = await b.take(
+        [Lease(place, 1, "s1", 0), Lease(place, 1, "s3", 2), Lease(place, 1, "s4", 9)]
+    )
 
     assert first == [1, 2]
     # A session that comes over another instance keeps its number; one that is taken is not given.
     assert again == [1, 3, 9]
     # The instance where it was before cannot end the lease any more.
-    await a.release([Lease(place, "s1", 1), Lease(place, "s2", 2)])
-    assert await b.take([Lease(place, "s5", 1), Lease(place, "s6", 0)]) == [2, 4]
+    await a.release([Lease(place, 1, "s1", 1), Lease(place, 1, "s2", 2)])
+    assert await b.take([Lease(place, 1, "s5", 1), Lease(place, 1, "s6", 0)]) == [2, 4]
 
 
 async def test_a_lease_that_is_over_is_anybodys_and_one_that_is_renewed_is_not(
@@ -292,20 +349,20 @@ async def test_a_lease_that_is_over_is_anybodys_and_one_that_is_renewed_is_not(
     async with connected(shared_valkey.url) as client:
         gone = Leases(client, "pi_gone", lease_seconds=0)
         here = Leases(client, "pi_here")
-        await gone.take([Lease(place, "s1", 0)])
-        await here.take([Lease(place, "s2", 2)])
+        await gone.take([Lease(place, 1, "s1", 0)])
+        await here.take([Lease(place, 1, "s2", 2)])
 
-        taken = await here.take([Lease(place, "s3", 0)])
-        lost = await gone.renew([Lease(place, "s1", 1), Lease(place, "s9", 5)])
+        taken = await here.take([Lease(place, 1, "s3", 0)])
+        lost = await gone.renew([Lease(place, 1, "s1", 1), Lease(place, 1, "s9", 5)])
 
         assert taken == [1]
         assert lost == ["s1"]
-        assert await here.take([Lease(place, "s4", 5)]) == [5]
-        assert 0 < await client.pttl(f"gesso:presence:numbers:{place.account_id}/c") <= 120_000
+        assert await here.take([Lease(place, 1, "s4", 5)]) == [5]
+        assert 0 < await client.pttl(f"gesso:presence:numbers:{place.account_id}/1/c") <= 120_000
 
 
 async def test_a_full_room_has_no_number(leases: list[Leases], place: Place) -> None:
     """PR3 PR22"""
-    wanted = [Lease(place, f"s{number}", 0) for number in range(65)]
+    wanted = [Lease(place, 1, f"s{number}", 0) for number in range(65)]
 
     assert await leases[0].take(wanted) == [*range(1, 65), None]

@@ -39,7 +39,7 @@ class Windows:
 
     def __init__(self) -> None:
         self.ticks = Ticks(asyncio.get_running_loop().time())
-        self.room = Room(PLACE, self.ticks)
+        self.room = Room(PLACE, 1, self.ticks)
         self.ears: dict[str, Ear] = {}
 
     async def joined(self, *names: str) -> None:
