@@ -237,7 +237,7 @@ class _End:
         self.pause = session.pause
         self.resume = session.resume
 
-    def hear(self, text: str) -> None:
+    def hear(self, text: bytes) -> None:
         try:
             frame = presence_from_text(text)
         except MalformedFrame as error:

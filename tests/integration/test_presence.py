@@ -623,7 +623,6 @@ async def test_without_presence_a_window_is_sent_away_and_those_elsewhere_are_go
 ) -> None:
     """PR16"""
     monkeypatch.setattr(gateway_presence, "FORGET_SECONDS", 0.1)
-    monkeypatch.setattr(gateway_presence, "WELCOME_SECONDS", 0.1)
     async with AsyncExitStack() as stack:
         async with presence_service(presence_settings()) as port:
             house = House(port, stack)
@@ -634,6 +633,7 @@ async def test_without_presence_a_window_is_sent_away_and_those_elsewhere_are_go
             await window.event()
 
         gone = await window.event()
+        monkeypatch.setattr(gateway_presence, "WELCOME_SECONDS", 0.1)
         late = await house.window(await house.gateway())
         closed = await late.event()
 
