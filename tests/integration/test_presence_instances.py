@@ -11,11 +11,14 @@ from gesso.presence.v1.presence_pb2_grpc import PresenceServiceStub
 
 from gateway.mailbox import Closed
 from gateway.presence import PresenceLink
+from servicekit.background import background
 from servicekit.identity import Behalf
 from servicekit.valkey import ValkeySettings, connected
 from services.presence import exchange, relay
-from services.presence.domain.rooms import Place
+from services.presence.domain.rooms import Place, Rooms
+from services.presence.gateways import Gateway
 from services.presence.leases import Lease, Leases
+from services.presence.service import PresenceService
 from tests.integration.test_presence import QUIET_SECONDS, House, Window, announce
 from tests.support.services import new_account, presence_service, presence_settings
 from tests.support.valkey import ValkeyServer, valkey_server
@@ -366,3 +369,62 @@ async def test_a_full_room_has_no_number(leases: list[Leases], place: Place) -> 
     wanted = [Lease(place, 1, f"s{number}", 0) for number in range(65)]
 
     assert await leases[0].take(wanted) == [*range(1, 65), None]
+
+
+async def test_a_room_that_is_left_while_it_is_subscribed_holds_nobody_up(
+    shared_valkey: ValkeyServer, place: Place
+) -> None:
+    """PR22"""
+    async with connected(shared_valkey.url) as client:
+        way = relay.Relay(
+            client,
+            Leases(client, "pi_a"),
+            "pi_a",
+            tick_seconds=0,
+            announced=lambda _: None,
+            ended=lambda _: None,
+            lost=lambda _: None,
+        )
+        rooms = Rooms(way.opened, way.closed)
+        async with background(way.listen()):
+            await way.reached(rooms.seat(place, 1))
+            left = rooms.seat(Place(place.account_id, "left"), 1)
+            waiting = asyncio.create_task(way.reached(left))
+            # It waits now, and Valkey has not had its turn.
+            await asyncio.sleep(0)
+            assert not waiting.done()
+
+            rooms.unseat(left)
+
+            async with asyncio.timeout(relay.REACH_SECONDS / 2):
+                await waiting
+
+
+async def admitted(gateway: Gateway) -> int:
+    """The number of the session that is admitted next."""
+    async with asyncio.timeout(5):
+        async for telling in gateway.tellings():
+            for update in telling.updates:
+                if update.news.admitted:
+                    return update.news.admitted[0].number
+    raise AssertionError("its stream has ended")
+
+
+async def test_a_session_that_comes_twice_at_once_keeps_its_lease(
+    shared_valkey: ValkeyServer, place: Place
+) -> None:
+    """PR2 PR16 PR22"""
+    async with connected(shared_valkey.url) as client:
+        service = PresenceService(tick_seconds=0, valkey=client)
+        with (
+            service.connected() as lost,
+            service.connected() as newer,
+            service.connected() as other,
+        ):
+            async with background(service.be_one_of_several()):
+                lost.join("twice", place, revision=1, term=1)
+                newer.join("twice", place, revision=1, term=2)
+                number = await admitted(newer)
+                other.join("x", place, revision=1)
+
+                assert (number, await admitted(other)) == (1, 2)
