@@ -1,9 +1,7 @@
 """The frames that a window may send over the realtime channel."""
 
-from dataclasses import dataclass
-from typing import Annotated, Any
-
-import msgspec
+import re
+from typing import Any, NamedTuple
 
 from gateway.sockets import CLOSE_MALFORMED
 from servicekit.errors import Invalid
@@ -25,40 +23,25 @@ class MalformedFrame(Invalid):
     code = CLOSE_MALFORMED
 
 
-@dataclass(frozen=True)
-class PresenceFrame:
+class PresenceFrame(NamedTuple):
     """Where a window's cursor is and what it drags, as JSON that can be passed on."""
 
     cursor: bytes
     drag: bytes
 
 
-_Number = (
-    Annotated[int, msgspec.Meta(ge=-int(MAX_COORDINATE), le=int(MAX_COORDINATE))]
-    | Annotated[float, msgspec.Meta(ge=-MAX_COORDINATE, le=MAX_COORDINATE)]
+# As pages write it, all but the rarest of it: what is so needs no parser, nor to be written anew.
+# No key is there twice, no number has an exponent or reaches 1e7, no id has an escape.
+_NUMBER = r"-?(?:0|[1-9][0-9]{0,6})(?:\.[0-9]{1,20})?"
+_PLAIN_ID = rf'"[ !#-\[\]-~]{{1,{MAX_ID_LENGTH}}}"'
+_PLAIN_BOX = (
+    rf'\{{"id":{_PLAIN_ID},"x":{_NUMBER},"y":{_NUMBER},"width":{_NUMBER},"height":{_NUMBER}\}}'
 )
-
-
-class _Point(msgspec.Struct):
-    x: _Number
-    y: _Number
-
-
-class _Box(msgspec.Struct):
-    id: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_LENGTH)]
-    x: _Number
-    y: _Number
-    width: _Number
-    height: _Number
-
-
-class _Frame(msgspec.Struct, tag_field="type", tag="presence"):
-    cursor: _Point | None
-    drag: Annotated[list[_Box], msgspec.Meta(max_length=MAX_DRAGGED)] | None
-
-
-_DECODER = msgspec.json.Decoder(_Frame)
-_ENCODER = msgspec.json.Encoder()
+_PLAIN_CURSOR = rf'\{{"x":{_NUMBER},"y":{_NUMBER}\}}'
+_PLAIN_DRAG = rf"\[{_PLAIN_BOX}(?:,{_PLAIN_BOX}){{0,{MAX_DRAGGED - 1}}}\]"
+_PLAIN = re.compile(
+    rf'\{{"type":"presence","cursor":(null|{_PLAIN_CURSOR}),"drag":(null|{_PLAIN_DRAG})\}}'.encode()
+)
 
 
 def presence_from_text(text: bytes) -> PresenceFrame:
@@ -67,29 +50,11 @@ def presence_from_text(text: bytes) -> PresenceFrame:
     An absent cursor or drag is none; members that the protocol does not know are left out.
     Raises `MalformedFrame`.
     """
-    return _plain(text) or _presence(text)
-
-
-def _plain(text: bytes) -> PresenceFrame | None:
-    """The presence that a frame tells as pages write it: in a tenth of the time.
-
-    What we would write just so has no key twice and no member that we do not know; without an
-    escape it has no character either that we refuse.
-    """
+    plain = _PLAIN.fullmatch(text)
+    if plain is not None:
+        return PresenceFrame(*plain.groups())
     try:
-        frame = _DECODER.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
-        return None
-    if b"\\" in text or _ENCODER.encode(frame) != text:
-        return None
-    return PresenceFrame(_ENCODER.encode(frame.cursor), _ENCODER.encode(frame.drag))
-
-
-def _presence(text: bytes) -> PresenceFrame:
-    try:
-        frame = loads(text.decode())
-    except UnicodeDecodeError:
-        raise MalformedFrame("A frame is a text in UTF-8.") from None
+        frame = loads(text)
     except NotJson as error:
         raise MalformedFrame(error.detail) from None
     if not isinstance(frame, dict) or frame.get("type") != "presence":

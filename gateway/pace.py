@@ -54,7 +54,7 @@ class AbuseWatch:
 
     def count(self, now: float) -> bool:
         """Counts a frame; whether that is abuse."""
-        if self._bucket.full(now):
+        if self._over_since is not None and self._bucket.full(now):
             self._over_since = None
         if self._bucket.take(now):
             return False
