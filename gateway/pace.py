@@ -81,7 +81,8 @@ class Ticks:
 
     def count(self, frames: int, now: float) -> None:
         """Counts a change that so many windows hear of."""
-        self._fade(now)
+        if now - self._at > SHORTEST_TICK_SECONDS:
+            self._fade(now)
         self._told += frames
 
     def seconds(self, now: float) -> float:
