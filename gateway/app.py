@@ -18,6 +18,7 @@ from gateway.auth import Doorkeeper
 from gateway.clients import Clients
 from gateway.dispatch import Dispatcher
 from gateway.endpoints import endpoints_of
+from gateway.frames import MAX_FRAME_BYTES
 from gateway.grants import Grants, granting
 from gateway.heads import BoundedHeads
 from gateway.limits import TryLimits
@@ -190,7 +191,7 @@ async def _listening(
         ws=Socket,
         # Each window would hold a compressor; what it hears is short and made once for all.
         ws_per_message_deflate=False,
-        ws_max_size=64 * 1024,
+        ws_max_size=MAX_FRAME_BYTES,
         ws_ping_interval=settings.realtime_ping_seconds,
         ws_ping_timeout=settings.realtime_ping_seconds,
         lifespan="off",

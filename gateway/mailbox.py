@@ -1,4 +1,4 @@
-"""What waits for one window's socket to take it: little, however slow the window is."""
+"""What waits for one window's socket to take it, but for peers: little, however slow it is."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,18 +17,16 @@ class Closed:
 
 
 class Mailbox:
-    """Frames in order, for one reader, from a first one that tells everything.
+    """Frames in order, for one reader, from when it has been told everything.
 
     Holds 256 frames or 64 KiB, or one frame that is larger. When that is too little, all of them
     are dropped and so is what follows; the reader, once it is back, has `fall_behind` called to
-    ask for a frame that tells everything anew.
+    ask that it be told everything anew.
 
     While the reader waits for a frame, `pass_on` may take one in its place; whether it did.
     """
 
-    def __init__(
-        self, fall_behind: Callable[[], None], pass_on: Callable[[bytes], bool] = lambda _: False
-    ) -> None:
+    def __init__(self, fall_behind: Callable[[], None], pass_on: Callable[[bytes], bool]) -> None:
         self._fall_behind = fall_behind
         self._pass_on = pass_on
         # Most of the many are empty: a list and a future that comes and goes hold little.
@@ -39,13 +37,11 @@ class Mailbox:
         self._dropped = False
         self._closed: Closed | None = None
 
-    def put_anew(self, frame: bytes) -> None:
-        """Adds a frame that tells everything; those before it are not needed any more."""
+    def begin(self) -> None:
+        """Takes frames from now on; everything has been told, and what waits is not needed."""
         self._clear()
         self._complete = True
         self._dropped = False
-        if not (self._is_ready() and self._pass_on(frame)):
-            self._append(frame)
 
     def put(self, frame: bytes) -> None:
         """Adds a frame that tells what changed."""

@@ -54,7 +54,7 @@ class AbuseWatch:
 
     def count(self, now: float) -> bool:
         """Counts a frame; whether that is abuse."""
-        if self._bucket.full(now):
+        if self._over_since is not None and self._bucket.full(now):
             self._over_since = None
         if self._bucket.take(now):
             return False
@@ -81,7 +81,8 @@ class Ticks:
 
     def count(self, frames: int, now: float) -> None:
         """Counts a change that so many windows hear of."""
-        self._fade(now)
+        if now - self._at > SHORTEST_TICK_SECONDS:
+            self._fade(now)
         self._told += frames
 
     def seconds(self, now: float) -> float:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from itertools import islice
+from typing import Protocol
 from weakref import WeakSet
 
 from gesso.presence.v1 import presence_pb2
@@ -32,6 +33,21 @@ WELCOME_SECONDS = 10.0
 # Whom a lost stream told of counts as gone if nothing is heard of them for so long.
 FORGET_SECONDS = 5.0
 
+_DELETED = Closed(CLOSE_DELETED, "The canvas was deleted.")
+
+
+class Line(Protocol):
+    """The way to a window."""
+
+    def send(self, message: bytes) -> None:
+        """Sends a message, whatever waits."""
+
+    def pass_on(self, frame: bytes) -> bool:
+        """Sends a text if the window takes it now; whether it did."""
+
+    def begun(self) -> None:
+        """A welcome has been sent."""
+
 
 class Session:
     """A window's socket, from `PresenceLink.session`.
@@ -44,7 +60,7 @@ class Session:
         room: Room,
         revision: int,
         say: Callable[["Session"], None],
-        pass_on: Callable[[bytes], bool],
+        line: Line,
     ) -> None:
         self.session_id = new_id("ws")
         self.room = room
@@ -53,10 +69,11 @@ class Session:
         self.presence = NOWHERE
         self.ended = False
         self._say = say
-        self._mailbox = Mailbox(lambda: room.welcome(self.session_id), pass_on)
-        # What it hears, often and in great numbers; anew: a frame that tells everything.
+        self._line = line
+        self._mailbox = Mailbox(lambda: room.welcome(self.session_id), line.pass_on)
+        # Called often and in great numbers.
+        self.show = line.send
         self.hear = self._mailbox.put
-        self.hear_anew = self._mailbox.put_anew
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self._bucket = TokenBucket(per_second=RATE_PER_SECOND, burst=BURST, now=now)
@@ -81,10 +98,26 @@ class Session:
         if self._moving is None:
             self._move()
 
-    async def events(self) -> AsyncIterator[bytes | Closed]:
-        """The frames to send, then at most one `Closed`, after which there is nothing more.
+    def begin(self, welcome: bytes) -> None:
+        """Sends the message that tells everything."""
+        self._mailbox.begin()
+        self._line.send(welcome)
+        self._line.begun()
 
-        A reader that is too slow for its frames gets a welcome that replaces those it missed.
+    def pause(self) -> None:
+        """What was sent is still on its way: the window is told nothing of its peers."""
+        if not self.ended:
+            self.room.pause(self.session_id)
+
+    def resume(self) -> None:
+        """What was sent has gone: the window is told what it missed."""
+        if not self.ended:
+            self.room.resume(self.session_id)
+
+    async def events(self) -> AsyncIterator[bytes | Closed]:
+        """What the line did not take, then at most one `Closed`, after which there is no more.
+
+        A reader that is too slow for it gets a welcome that replaces what it missed.
         """
         while True:
             event = await self._mailbox.take()
@@ -148,26 +181,32 @@ class PresenceLink:
         canvas_id: str,
         revision: int,
         *,
+        line: Line,
         incarnation: int = 0,
-        pass_on: Callable[[bytes], bool] = lambda _: False,
     ) -> AsyncIterator[Session]:
         """A socket of an account on a canvas that is its own, until the block is left.
 
-        Those on a canvas that had its id before, of a lesser `incarnation`, end with it. Frames
-        that `pass_on` takes are not among the session's events.
+        Of canvases that have the id one after another, of ever greater `incarnation`, only
+        sessions on the last one do not end. What the line takes is not among the session's
+        events.
         """
         place = Place(account_id, canvas_id)
-        room = self._rooms.get(place)
-        if room is not None and room.incarnation < incarnation:
-            for session_id in room.window_ids():
-                self._sessions[session_id].end(Closed(CLOSE_DELETED, "The canvas was deleted."))
-            room = None
-        if room is None:
-            room = self._rooms[place] = Room(place, self._ticks, incarnation)
-        session = Session(room, revision, self._say, pass_on)
+        known = self._rooms.get(place)
+        if known is not None and known.incarnation < incarnation:
+            for session_id in known.window_ids():
+                self._sessions[session_id].end(_DELETED)
+            known = None
+        if known is None:
+            known = self._rooms[place] = Room(place, incarnation, self._ticks)
+        is_last = known.incarnation == incarnation
+        room = known if is_last else Room(place, incarnation, self._ticks)
+        session = Session(room, revision, self._say, line)
         self._sessions[session.session_id] = session
         room.enter(session.session_id, session)
-        self._say(session)
+        if is_last:
+            self._say(session)
+        else:
+            session.end(_DELETED)
         try:
             yield session
         finally:
@@ -283,8 +322,10 @@ class Stream:
                 session.end(Closed(close.code, close.reason))
         for update in response.rooms:
             room = self._rooms.get(Place(update.account_id, update.canvas_id))
-            # One that was left and entered again may hear of its past.
-            if room is not None and (update.anew or room in self._known):
+            # One that was left and entered again may hear of its past, or of a canvas before it.
+            if room is None or room.incarnation != update.incarnation:
+                continue
+            if update.anew or room in self._known:
                 self._known.add(room)
                 self._update(room, update)
         if response.heartbeat:

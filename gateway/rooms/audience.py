@@ -8,53 +8,75 @@ from gateway.rooms.peers import Peer
 
 @dataclass(frozen=True)
 class News:
-    """What has to be told now, and who is there.
+    """What has to be told to windows: who `left`, and who `changed` but for themselves."""
 
-    `newcomers` are to be welcomed and hear nothing else. The `settled` hear who `left`, and who
-    `changed` but for themselves.
+    session_ids: tuple[str, ...]
+    left: tuple[str, ...]
+    changed: tuple[Peer, ...]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What has to be told now: one thing to most, and to each window that was busy its own.
+
+    `newcomers` are to be welcomed and hear nothing else.
     """
 
     newcomers: tuple[str, ...]
-    settled: tuple[str, ...]
-    left: tuple[str, ...]
-    changed: tuple[Peer, ...]
+    news: tuple[News, ...]
 
 
 class Audience:
     """The windows of a room.
 
     Keeps what they were told instead of what to tell, so that only the latest presence ever is
-    (PR7).
+    (PR7). Of one that is busy it keeps what that one was told, and tells it nothing (PR8).
     """
 
     def __init__(self) -> None:
         self._newcomers: dict[str, None] = {}
         self._settled: dict[str, None] = {}
+        self._busy: set[str] = set()
+        self._behind: dict[str, dict[str, Peer]] = {}
         self._told: dict[str, Peer] = {}
         self._touched: dict[str, None] = {}
 
     def __len__(self) -> int:
-        return len(self._newcomers) + len(self._settled)
+        return len(self._newcomers) + len(self._settled) + len(self._behind)
 
-    def settled(self) -> tuple[str, ...]:
+    def welcomed(self) -> tuple[str, ...]:
         """The windows that have been welcomed."""
-        return tuple(self._settled)
+        return (*self._settled, *self._behind)
 
     def welcome(self, session_id: str) -> None:
         """Has a window told everything, again if it was before."""
         self._settled.pop(session_id, None)
+        self._behind.pop(session_id, None)
         self._newcomers[session_id] = None
 
     def dismiss(self, session_id: str) -> None:
         """Tells a window nothing any more."""
         self._settled.pop(session_id, None)
+        self._behind.pop(session_id, None)
         self._newcomers.pop(session_id, None)
+        self._busy.discard(session_id)
+
+    def pause(self, session_id: str) -> None:
+        """Tells a window nothing for now, after what it is being told."""
+        self._busy.add(session_id)
+        if session_id in self._settled:
+            del self._settled[session_id]
+            self._behind[session_id] = dict(self._told)
+
+    def resume(self, session_id: str) -> None:
+        """Has a window told what it missed."""
+        self._busy.discard(session_id)
 
     def touch(self, session_id: str) -> None:
         """Marks that a peer came, changed or went."""
         self._touched[session_id] = None
 
-    def take(self, peers: Mapping[str, Peer]) -> News:
+    def take(self, peers: Mapping[str, Peer]) -> Turn:
         """What is news since the last time, which counts as told."""
         left: list[str] = []
         changed: list[Peer] = []
@@ -66,12 +88,22 @@ class Audience:
             elif peer is None and told is not None:
                 del self._told[session_id]
                 left.append(session_id)
-        news = News(
-            newcomers=tuple(self._newcomers),
-            settled=tuple(self._settled),
-            left=tuple(left),
-            changed=tuple(changed),
+        self._touched = {}
+        news = News(tuple(self._settled), tuple(left), tuple(changed))
+        newcomers = [each for each in self._newcomers if each not in self._busy]
+        back = [each for each in self._behind if each not in self._busy]
+        turn = Turn(tuple(newcomers), (news, *map(self._missed, back)))
+        for session_id in newcomers:
+            del self._newcomers[session_id]
+        self._settled |= dict.fromkeys(newcomers + back)
+        return turn
+
+    def _missed(self, session_id: str) -> News:
+        """What is news to a window that was told nothing for a while."""
+        told = self._behind.pop(session_id)
+        changed = (peer for peer in self._told.values() if told.get(peer.session_id) != peer)
+        return News(
+            (session_id,),
+            tuple(each for each in told if each not in self._told),
+            tuple(peer for peer in changed if peer.session_id != session_id),
         )
-        self._settled |= self._newcomers
-        self._newcomers, self._touched = {}, {}
-        return news

@@ -1,4 +1,4 @@
-"""The JSON text frames that tell windows of their peers, each made once for all that get it."""
+"""The messages that tell windows of their peers, each made once for all that get it."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gateway.rooms.audience import News
 from gateway.rooms.peers import Peer
+from gateway.sockets import text_message
 
 _PEERS_HEAD = b'{"type":"peers","peers":['
 _PEERS_TAIL = b"]}"
@@ -13,78 +14,82 @@ _PEERS_TAIL = b"]}"
 
 @dataclass(frozen=True)
 class Delivery:
-    """A frame for some windows; `own` is where in it, from and to, some find themselves.
+    """A text for some windows; `own` is where in it, from and to, some find themselves.
 
     Those get it without that part.
     """
 
     session_ids: tuple[str, ...]
-    frame: bytes
+    text: bytes
     own: tuple[tuple[str, int, int], ...] = ()
 
     def each(self) -> Iterator[tuple[str, bytes]]:
-        """What each window gets."""
-        frame = self.frame
-        cut = {session_id: frame[:start] + frame[end:] for session_id, start, end in self.own}
+        """The message that each window gets."""
+        text = self.text
+        message = text_message(text)
+        cut = {
+            session_id: text_message(text[:start] + text[end:])
+            for session_id, start, end in self.own
+        }
         for session_id in self.session_ids:
-            yield session_id, cut.get(session_id, frame)
+            yield session_id, cut.get(session_id, message)
 
 
 def deliveries(news: News) -> Iterator[Delivery]:
-    """The frames that tell the settled what is news: nobody hears of itself (PR5)."""
-    if not news.settled:
+    """What tells windows what is news to them: nobody hears of itself (PR5)."""
+    if not news.session_ids:
         return
     for session_id in news.left:
-        yield Delivery(news.settled, _frame(type="leave", id=session_id))
-    yield from _changes(news.settled, news.changed)
+        yield Delivery(news.session_ids, _frame(type="leave", id=session_id))
+    yield from _changes(news.session_ids, news.changed)
 
 
 def welcome(newcomer: Peer, peers: Iterable[Peer], *, revision: int, server_time: str) -> bytes:
-    """The frame that tells a window everything (PR4)."""
+    """The message that tells a window everything (PR4)."""
     others = b",".join(peer.entry() for peer in peers if peer is not newcomer)
     head = _frame(type="welcome", selfId=newcomer.session_id, number=newcomer.number)
     tail = _frame(revision=revision, serverTime=server_time)
-    return b'%s,"peers":[%s],%s' % (head[:-1], others, tail[1:])
+    return text_message(b'%s,"peers":[%s],%s' % (head[:-1], others, tail[1:]))
 
 
 def heartbeat(server_time: str) -> bytes:
-    """The frame that shows that the line is alive (PR11)."""
+    """The text that shows that the line is alive (PR11)."""
     return _frame(type="heartbeat", serverTime=server_time)
 
 
 def invalidate(revision: int) -> bytes:
-    """The frame that shows that a canvas is further than windows may know (PR10)."""
+    """The text that shows that a canvas is further than windows may know (PR10)."""
     return _frame(type="invalidate", revision=revision)
 
 
-def _changes(settled: tuple[str, ...], changed: tuple[Peer, ...]) -> Iterator[Delivery]:
+def _changes(listening: tuple[str, ...], changed: tuple[Peer, ...]) -> Iterator[Delivery]:
     """One `peer` for a session that one other changed for, one `peers` for several (PR6)."""
     movers = {peer.session_id for peer in changed}
     match changed:
         case ():
             return
         case (peer,):
-            yield from _to(_without(settled, movers), _peer(peer))
+            yield from _to(_without(listening, movers), _peer(peer))
         case (first, second):
-            yield from _to(_without(settled, movers), _peers([first.entry(), second.entry()]))
-            yield from _to(_only(settled, first), _peer(second))
-            yield from _to(_only(settled, second), _peer(first))
+            yield from _to(_without(listening, movers), _peers([first.entry(), second.entry()]))
+            yield from _to(_only(listening, first), _peer(second))
+            yield from _to(_only(listening, second), _peer(first))
         case _:
             entries = [peer.entry() for peer in changed]
-            yield Delivery(settled, _peers(entries), tuple(_own(settled, changed, entries)))
+            yield Delivery(listening, _peers(entries), tuple(_own(listening, changed, entries)))
 
 
-def _to(session_ids: tuple[str, ...], frame: bytes) -> Iterator[Delivery]:
+def _to(session_ids: tuple[str, ...], text: bytes) -> Iterator[Delivery]:
     if session_ids:
-        yield Delivery(session_ids, frame)
+        yield Delivery(session_ids, text)
 
 
-def _without(settled: tuple[str, ...], movers: Collection[str]) -> tuple[str, ...]:
-    return tuple(session_id for session_id in settled if session_id not in movers)
+def _without(listening: tuple[str, ...], movers: Collection[str]) -> tuple[str, ...]:
+    return tuple(session_id for session_id in listening if session_id not in movers)
 
 
-def _only(settled: tuple[str, ...], peer: Peer) -> tuple[str, ...]:
-    return (peer.session_id,) if peer.session_id in settled else ()
+def _only(listening: tuple[str, ...], peer: Peer) -> tuple[str, ...]:
+    return (peer.session_id,) if peer.session_id in listening else ()
 
 
 def _peer(peer: Peer) -> bytes:
@@ -96,13 +101,13 @@ def _peers(entries: Sequence[bytes]) -> bytes:
 
 
 def _own(
-    settled: tuple[str, ...], changed: tuple[Peer, ...], entries: Sequence[bytes]
+    listening: tuple[str, ...], changed: tuple[Peer, ...], entries: Sequence[bytes]
 ) -> Iterator[tuple[str, int, int]]:
-    listening = frozenset(settled)
+    listeners = frozenset(listening)
     start = len(_PEERS_HEAD)
     for index, (peer, entry) in enumerate(zip(changed, entries, strict=True)):
         end = start + len(entry)
-        if peer.session_id in listening:
+        if peer.session_id in listeners:
             # One comma goes along: the one behind, before the last entry the one in front.
             last = index == len(changed) - 1
             yield peer.session_id, start - last, end + (not last)

@@ -17,13 +17,11 @@ class Peer(NamedTuple):
 
     def entry(self) -> bytes:
         """Its JSON object."""
-        return b'{"id":%s,"number":%d,"cursor":%s,"drag":%s}' % (
-            _quoted(self.session_id),
-            self.number,
-            *self.presence,
-        )
+        cursor, drag = self.presence
+        return b'%s%s,"drag":%s}' % (_head(self.session_id, self.number), cursor, drag)
 
 
 @lru_cache(maxsize=16 * 1024)
-def _quoted(session_id: str) -> bytes:
-    return json.dumps(session_id, ensure_ascii=False).encode()
+def _head(session_id: str, number: int) -> bytes:
+    quoted = json.dumps(session_id, ensure_ascii=False).encode()
+    return b'{"id":%s,"number":%d,"cursor":' % (quoted, number)

@@ -25,22 +25,26 @@ class Window(Protocol):
     """A socket in a room."""
 
     @property
-    def hear(self) -> Callable[[bytes], None]:
-        """Takes a frame."""
+    def show(self) -> Callable[[bytes], None]:
+        """Sends a message that tells of peers; nothing is there for it while it is busy."""
+
+    def begin(self, welcome: bytes) -> None:
+        """Sends the message that tells everything."""
 
     @property
-    def hear_anew(self) -> Callable[[bytes], None]:
-        """Takes a frame that tells everything."""
+    def hear(self) -> Callable[[bytes], None]:
+        """Takes a text that may wait."""
 
 
 class Room:
     """The windows of this gateway in a room, and all peers that are in it.
 
-    What changes after silence is told at once, in the same turn of the loop; then, while there is
+    Its `incarnation` is greater than those of the canvases that had its id before. What changes
+    after silence is told at once, in the same turn of the loop; then, while there is
     much to tell, what changes within a tick (PR7).
     """
 
-    def __init__(self, place: Place, ticks: Ticks, incarnation: int = 0) -> None:
+    def __init__(self, place: Place, incarnation: int, ticks: Ticks) -> None:
         self.place = place
         self.incarnation = incarnation
         self.shared = False
@@ -76,6 +80,15 @@ class Room:
         if session_id in self._peers and session_id in self._windows:
             self._audience.welcome(session_id)
             self._tell_soon()
+
+    def pause(self, session_id: str) -> None:
+        """Has a window told nothing of its peers while what it was told is on its way (PR8)."""
+        self._audience.pause(session_id)
+
+    def resume(self, session_id: str) -> None:
+        """Has a window told what has become of its peers meanwhile."""
+        self._audience.resume(session_id)
+        self._tell_soon()
 
     def move(self, session_id: str, presence: Presence) -> None:
         """Shows the others where a window is, if it has its number."""
@@ -125,10 +138,10 @@ class Room:
             self._revision = revision
             self.pass_on(invalidate(revision))
 
-    def pass_on(self, frame: bytes) -> None:
-        """Has everybody who has been welcomed hear a frame."""
-        for session_id in self._audience.settled():
-            self._windows[session_id].hear(frame)
+    def pass_on(self, text: bytes) -> None:
+        """Has everybody who has been welcomed hear a text."""
+        for session_id in self._audience.welcomed():
+            self._windows[session_id].hear(text)
 
     def _touch(self, session_id: str) -> None:
         self._audience.touch(session_id)
@@ -145,18 +158,19 @@ class Room:
 
     def _tell(self) -> None:
         self._telling = None
-        news = self._audience.take(self._peers)
+        turn = self._audience.take(self._peers)
         windows = self._windows
-        for delivery in deliveries(news):
-            for session_id, frame in delivery.each():
-                windows[session_id].hear(frame)
-        for session_id in news.newcomers:
-            frame = welcome(
+        for news in turn.news:
+            for delivery in deliveries(news):
+                for session_id, message in delivery.each():
+                    windows[session_id].show(message)
+        for session_id in turn.newcomers:
+            message = welcome(
                 self._peers[session_id],
                 self._peers.values(),
                 revision=self._revision,
                 server_time=rfc3339(datetime.now(UTC)),
             )
-            self._windows[session_id].hear_anew(frame)
+            windows[session_id].begin(message)
         now = self._loop.time()
         self._due = now + self._ticks.seconds(now)

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import grpc
@@ -132,13 +131,18 @@ class RealtimeRoute:
             return refused
         account_id = asker.account.account_id
         socket: Socket = websocket.scope["state"][SOCKET]
-        states = States(canvas_id, language_of(websocket), send_at_once=socket.send_at_once)
+        states = States(
+            canvas_id,
+            language_of(websocket),
+            send=socket.send_now,
+            send_at_once=socket.send_at_once,
+        )
         async with self._link.session(
             account_id,
             canvas_id,
             canvas.revision,
+            line=states,
             incarnation=canvas.incarnation,
-            pass_on=states.pass_on,
         ) as session:
             states.begin(session, account_id, self._watchings)
             window = _Window(
@@ -146,7 +150,7 @@ class RealtimeRoute:
             )
             self._windows[window] = None
             try:
-                socket.attach(partial(_hear, session), partial(session.end, LEFT))
+                socket.attach(_End(session))
                 # Who was on the way in when the others were sent away.
                 return (
                     GOING_AWAY
@@ -223,14 +227,26 @@ async def _told(websocket: WebSocket, session: Session, states: States) -> Close
     return None
 
 
-def _hear(session: Session, text: str) -> None:
-    """Does what a window says, or ends it for that."""
-    try:
-        frame = presence_from_text(text)
-    except MalformedFrame as error:
-        session.end(Closed(error.code, error.detail))
-    else:
-        session.move(frame.cursor, frame.drag)
+class _End:
+    """The other end of a window's socket: does to its session what it does."""
+
+    __slots__ = ("_session", "pause", "resume")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.pause = session.pause
+        self.resume = session.resume
+
+    def hear(self, text: bytes) -> None:
+        try:
+            frame = presence_from_text(text)
+        except MalformedFrame as error:
+            self._session.end(Closed(error.code, error.detail))
+        else:
+            self._session.move(frame.cursor, frame.drag)
+
+    def leave(self) -> None:
+        self._session.end(LEFT)
 
 
 def _close_reason(text: str) -> str:

@@ -12,11 +12,6 @@ from gateway.routes.generations import view_of_job
 from gateway.routes.tasks import view_of_task
 from gateway.watching import News, Reader, Watching, Watchings
 
-_WELCOME = b'{"type":"welcome"'
-# What is said most often, and is nothing of ours.
-_PEER = b'{"type":"peer'
-
-
 Hear = Callable[[bytes], None]
 
 
@@ -41,18 +36,24 @@ def task_frame(task: tasks_pb2.Task, _language: str) -> bytes:
 class States:
     """The states of one account's jobs and tasks on one canvas, for one window.
 
-    They go the way of all frames, and so may be dropped. A mark goes among them and shows, once
-    it comes out, that what was before it has been sent; after each welcome the states since the
-    last mark are told again (PR21).
+    They wait where all that may wait does, and so may be dropped. A mark goes among them and
+    shows, once it comes out, that what was before it has been sent; after each welcome the states
+    since the last mark are told again (PR21).
     """
 
-    __slots__ = ("_canvas_id", "_language", "_send_at_once", "_told")
+    __slots__ = ("_canvas_id", "_language", "_send_at_once", "_told", "send")
 
     def __init__(
-        self, canvas_id: str, language: str, *, send_at_once: Callable[[bytes], bool]
+        self,
+        canvas_id: str,
+        language: str,
+        *,
+        send: Callable[[bytes], None],
+        send_at_once: Callable[[bytes], bool],
     ) -> None:
         self._canvas_id = canvas_id
         self._language = language
+        self.send = send
         self._send_at_once = send_at_once
         self._told: tuple[_Told, ...] = ()
 
@@ -72,20 +73,20 @@ class States:
 
     def pass_on(self, frame: bytes) -> bool:
         """Sends a frame at once if the window takes it now; whether it did."""
-        if frame.startswith(_PEER):
-            return self._send_at_once(frame)
         if not isinstance(frame, Mark) and not self._send_at_once(frame):
             return False
         self.sent(frame)
         return True
 
+    def begun(self) -> None:
+        """A welcome has been sent."""
+        for told in self._told:
+            told.begin()
+
     def sent(self, frame: bytes) -> None:
         """A frame has been sent; a mark has come out."""
         if isinstance(frame, Mark):
             frame.told.since = frame.decode()
-        elif frame.startswith(_WELCOME):
-            for told in self._told:
-                told.begin()
 
 
 class _Told:

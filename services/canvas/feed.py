@@ -59,6 +59,7 @@ class Feed:
                 base_revision=found.version.revision if found.version else 0,
                 operations=f"[{joined}]".encode() if joined else b"",
                 mutation_id=done[0].mutation_id if len(done) == 1 else "",
+                incarnation=found.version.key if found.version else 0,
             )
         )
 
@@ -70,10 +71,12 @@ class Feed:
             )
         )
 
-    def deleted(self, account_id: str, canvas_id: str) -> None:
+    def deleted(self, account_id: str, canvas_id: str, incarnation: int) -> None:
         """Has presence told, soon, that a canvas is gone. Never waits, never fails."""
         self._tell(
-            presence_pb2.Invalidation(account_id=account_id, canvas_id=canvas_id, deleted=True)
+            presence_pb2.Invalidation(
+                account_id=account_id, canvas_id=canvas_id, deleted=True, incarnation=incarnation
+            )
         )
 
     async def batch(self) -> list[presence_pb2.Invalidation]:
@@ -111,14 +114,16 @@ def _size(news: list[presence_pb2.Invalidation]) -> int:
 
 def _in_short(news: list[presence_pb2.Invalidation]) -> presence_pb2.Invalidation:
     """Where the canvas is after all of it, without what led there."""
-    newest = max(news, key=lambda each: each.revision)
+    newest = max(news, key=lambda each: (each.incarnation, each.revision))
     return presence_pb2.Invalidation(
         account_id=newest.account_id,
         canvas_id=newest.canvas_id,
         revision=newest.revision,
         content_hash=newest.content_hash,
         leases_changed=any(each.leases_changed for each in news),
-        deleted=any(each.deleted for each in news),
+        # What tells of a later canvas ends the rooms of those before it.
+        deleted=any(each.deleted and each.incarnation == newest.incarnation for each in news),
+        incarnation=newest.incarnation,
     )
 
 

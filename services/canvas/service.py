@@ -64,9 +64,10 @@ class CanvasService:
 
     async def delete(self, account_id: str, canvas_id: str) -> None:
         """Deletes a canvas; its receipts stay. Raises `NotFound`."""
-        if not await self._store.delete(account_id, canvas_id):
+        incarnation = await self._store.delete(account_id, canvas_id)
+        if incarnation is None:
             raise NotFound("canvas")
-        self._feed.deleted(account_id, canvas_id)
+        self._feed.deleted(account_id, canvas_id, incarnation)
 
     async def sync_status(self, account_id: str, canvas_id: str) -> SyncStatus:
         """Where a canvas is. Raises `NotFound`."""

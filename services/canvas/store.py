@@ -305,14 +305,14 @@ WITH gone AS (
     DELETE FROM canvas.canvas
      WHERE account_id = $1
        AND canvas_id = $2
-    RETURNING size_bytes
+    RETURNING key, size_bytes
 )
 UPDATE canvas.usage
    SET canvases   = canvases - 1,
        json_bytes = json_bytes - (SELECT size_bytes FROM gone)
  WHERE account_id = $1
    AND EXISTS (SELECT FROM gone)
-RETURNING account_id
+RETURNING (SELECT key FROM gone)
 """
 
 _SUMMARY_COLUMNS = """key,
@@ -831,9 +831,10 @@ class CanvasStore:
                 await connection.fetchval(LOCK_CANVAS, account_id, canvas_id)
             yield Session(connection, is_locked=True)
 
-    async def delete(self, account_id: str, canvas_id: str) -> bool:
-        """Deletes a canvas; whether there was one."""
-        return await self._database.fetchrow(DELETE_CANVAS, account_id, canvas_id) is not None
+    async def delete(self, account_id: str, canvas_id: str) -> int | None:
+        """Deletes a canvas; its incarnation, None if there was none."""
+        row = await self._database.fetchrow(DELETE_CANVAS, account_id, canvas_id)
+        return row["key"] if row is not None else None
 
     async def page(
         self, account_id: str, before: tuple[datetime, int], limit: int

@@ -35,8 +35,9 @@ class Line:
 class Exchange:
     """The other instances, as one who speaks for all their peers and hears of those here.
 
-    `woken` is called when there is something to say, `announced` with what another has heard of.
-    Times are seconds of a clock that does not run backwards.
+    `woken` is called when there is something to say, `announced` with what another has heard of,
+    `ended` with the place of a room whose canvas another has a later one of (PR18). Times are
+    seconds of a clock that does not run backwards.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class Exchange:
         *,
         woken: Callable[[], None],
         announced: Callable[[Announcement], None],
+        ended: Callable[[Place], None],
     ) -> None:
         self.lines: dict[Place, Line] = {}
         self._instance_id = instance_id
         self._woken = woken
         self._announced = announced
+        self._ended = ended
         self._stale: dict[Room, None] = {}
         self._farewells: dict[Place, bytes] = {}
 
@@ -63,7 +66,9 @@ class Exchange:
         line = self.lines.pop(room.place)
         room.ignore(self)
         if line.spoke:
-            self._farewells[room.place] = self._said(anew=True, gone=True)
+            self._farewells[room.place] = self._said(
+                anew=True, gone=True, incarnation=room.incarnation
+            )
             self._woken()
 
     def wake(self, room: Room) -> None:
@@ -125,6 +130,7 @@ class Exchange:
                         left_session_ids=news.left,
                         peers=protos_from_peers(news.changed),
                         revision=room.revision if news.anew else 0,
+                        incarnation=room.incarnation,
                     ),
                 )
 
@@ -139,9 +145,21 @@ class Exchange:
     def take(self, place: Place, said: bytes, now: float) -> None:
         """Takes what an instance has said of a room that is here. Raises `DecodeError`."""
         news = presence_pb2.RoomNews.FromString(said)
+        if news.instance_id == self._instance_id:
+            return
+        for invalidation in news.invalidations:
+            self._announced(announcement_from_proto(invalidation))
         line = self.lines.get(place)
-        if line is not None and news.instance_id != self._instance_id:
+        if line is None or news.invalidations:
+            return
+        if news.incarnation == line.room.incarnation:
             self._take(line, news, now)
+        elif news.incarnation > line.room.incarnation:
+            self._ended(place)
+        elif not news.gone:
+            # They have not heard that their canvas is gone.
+            line.asks = True
+            line.room.renew(self)
 
     def forget_silent(self, now: float) -> None:
         """Takes the peers of instances for gone that have said nothing of a room for long."""
@@ -171,8 +189,6 @@ class Exchange:
             room.drop(session_id, self, instance_id)
         if news.revision:
             room.catch_up(news.revision)
-        for invalidation in news.invalidations:
-            self._announced(announcement_from_proto(invalidation))
 
     def _said(self, **members: Any) -> bytes:
         message = presence_pb2.RoomNews(instance_id=self._instance_id, **members)

@@ -35,6 +35,7 @@ class Update:
     """What happened in a room that is at `revision`, and the frames for who is in it."""
 
     place: Place
+    incarnation: int
     news: News
     revision: int
     frames: tuple[bytes, ...]
@@ -133,14 +134,17 @@ class Gateway:
             raise Invalid("A session has an id of 1 to 80 characters, an account and a canvas.")
         if session_id in self._own:
             raise SessionIdReused(session_id)
-        known = self._seats.rooms.at(place)
+        rooms = self._seats.rooms
+        known = rooms.at(place)
         if known is not None and known.incarnation < incarnation:
             self._seats.end_room(place)
-        room = self._seats.rooms.seat(place)
-        room.incarnation = max(room.incarnation, incarnation)
+        room = rooms.seat(place, incarnation)
         seat = self._own[session_id] = Seat(session_id, self, room, number, term)
         self._seats_in[room] += 1
         room.listen(self)
+        if rooms.at(place) is not room:
+            self.close(session_id, CLOSE_DELETED, _DELETED)
+            return
         before = self._seats.by_id.get(session_id)
         if before is not None and before.term > term:
             return
@@ -260,7 +264,7 @@ class Gateway:
             if news is None or self._seats.rooms.at(room.place) is not room:
                 continue
             frames = tuple(invalidations(news, room.revision))
-            updates.append(Update(room.place, news, room.revision, frames))
+            updates.append(Update(room.place, room.incarnation, news, room.revision, frames))
             size += updates[-1].size_bytes()
             if size > MESSAGE_BYTES:
                 yield Telling(updates=tuple(updates))

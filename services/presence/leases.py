@@ -18,6 +18,8 @@ KEPT_SECONDS = 120.0
 # Rooms whose scripts go to Valkey together.
 BATCH = 100
 
+_NUMBERS = "gesso:presence:numbers:"
+
 # A field of the hash is a number, its value says until when it is whose: "MILLISECONDS INSTANCE
 # SESSION", by Valkey's clock.
 _COMMON = """
@@ -105,11 +107,18 @@ end
 
 @dataclass(frozen=True)
 class Lease:
-    """A session's number in a room; 0 for any."""
+    """A session's number in the room of a canvas, of one incarnation of it; 0 for any."""
 
     place: Place
+    incarnation: int
     session_id: str
     number: int
+
+    @property
+    def key(self) -> str:
+        """Under which Valkey has the numbers of the room."""
+        place = self.place
+        return f"{_NUMBERS}{place.account_id}/{self.incarnation}/{place.canvas_id}"
 
 
 class Leases:
@@ -139,9 +148,7 @@ class Leases:
                 async with self._client.pipeline(transaction=False) as pipeline:
                     for each in wanted[start : start + BATCH]:
                         session = (each.session_id, each.number, MAX_PEERS)
-                        await self._take(
-                            [_key(each.place)], [*self._head, *session], client=pipeline
-                        )
+                        await self._take([each.key], [*self._head, *session], client=pipeline)
                     taken += [number or None for number in await pipeline.execute()]
         return taken
 
@@ -156,19 +163,15 @@ class Leases:
 
     async def _each(self, script: AsyncScript, leases: Iterable[Lease]) -> list[Any]:
         """Runs a script for each room, with its sessions and their numbers."""
-        by_place: dict[Place, list[str | int]] = {}
+        by_key: dict[str, list[str | int]] = {}
         for lease in leases:
-            by_place.setdefault(lease.place, []).extend((lease.session_id, lease.number))
+            by_key.setdefault(lease.key, []).extend((lease.session_id, lease.number))
         results: list[Any] = []
-        rooms = list(by_place.items())
+        rooms = list(by_key.items())
         with translated():
             for start in range(0, len(rooms), BATCH):
                 async with self._client.pipeline(transaction=False) as pipeline:
-                    for place, sessions in rooms[start : start + BATCH]:
-                        await script([_key(place)], [*self._head, *sessions], client=pipeline)
+                    for key, sessions in rooms[start : start + BATCH]:
+                        await script([key], [*self._head, *sessions], client=pipeline)
                     results += await pipeline.execute()
         return results
-
-
-def _key(place: Place) -> str:
-    return f"gesso:presence:numbers:{place.account_id}/{place.canvas_id}"

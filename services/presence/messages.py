@@ -23,6 +23,7 @@ def announcement_from_proto(message: presence_pb2.Invalidation) -> Announcement:
         ),
         leases_changed=message.leases_changed,
         deleted=message.deleted,
+        incarnation=message.incarnation,
     )
 
 
@@ -39,6 +40,7 @@ def proto_from_announcement(announcement: Announcement) -> presence_pb2.Invalida
         mutation_id=version.mutation_id,
         leases_changed=announcement.leases_changed,
         deleted=announcement.deleted,
+        incarnation=announcement.incarnation,
     )
 
 

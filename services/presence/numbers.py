@@ -96,4 +96,5 @@ class SharedNumbers:
 
 
 def _lease(seat: Seat) -> Lease:
-    return Lease(seat.room.place, seat.session_id, seat.number or seat.wanted)
+    room = seat.room
+    return Lease(room.place, room.incarnation, seat.session_id, seat.number or seat.wanted)

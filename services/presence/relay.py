@@ -32,8 +32,8 @@ _ROOM = "gesso:presence:room:"
 class Relay:
     """The way to the other instances.
 
-    `announced` is called with what another instance has heard of, `lost` with sessions whose
-    numbers went to others.
+    `announced` is called with what another instance has heard of, `ended` with a canvas that
+    another has a later one of, `lost` with sessions whose numbers went to others.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Relay:
         *,
         tick_seconds: float,
         announced: Callable[[Announcement], None],
+        ended: Callable[[Place], None],
         lost: Callable[[str], None],
     ) -> None:
         self._client = client
@@ -51,7 +52,9 @@ class Relay:
         self._tick_seconds = tick_seconds
         self._lost = lost
         self._news = asyncio.Event()
-        self._exchange = Exchange(instance_id, woken=self._news.set, announced=announced)
+        self._exchange = Exchange(
+            instance_id, woken=self._news.set, announced=announced, ended=ended
+        )
         self._rooms_changed = asyncio.Event()
         self._reached: dict[Line, asyncio.Event] = {}
         self._is_up = False
@@ -146,8 +149,8 @@ class Relay:
 
     async def _renew_leases(self) -> None:
         held = [
-            Lease(place, peer.session_id, peer.number)
-            for place, line in self._exchange.lines.items()
+            Lease(line.room.place, line.room.incarnation, peer.session_id, peer.number)
+            for line in self._exchange.lines.values()
             for peer in line.room.here()
         ]
         for session_id in await self._leases.renew(held):

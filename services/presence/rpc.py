@@ -78,6 +78,7 @@ def _proto_from_update(update: Update) -> presence_pb2.RoomUpdate:
         revision=update.revision,
         shared=news.shared,
         frames=update.frames,
+        incarnation=update.incarnation,
     )
 
 

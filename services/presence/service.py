@@ -41,6 +41,7 @@ class PresenceService:
             instance_id,
             tick_seconds=tick_seconds,
             announced=self._announce_here,
+            ended=self._end_room,
             lost=self._lose,
         )
         self._numbers = SharedNumbers(leases, self._relay.reached)
@@ -103,10 +104,13 @@ class PresenceService:
             gateway.end(Unavailable(_GOING))
 
     def _announce_here(self, announcement: Announcement) -> None:
-        if announcement.deleted:
-            self._end_room(announcement.place)
         room = self._seats.rooms.at(announcement.place)
-        if room is not None:
+        if room is None:
+            return
+        ahead = announcement.incarnation - room.incarnation if announcement.incarnation else 0
+        if ahead > 0 or (ahead == 0 and announcement.deleted):
+            self._end_room(announcement.place)
+        elif ahead == 0:
             room.revise(announcement.version, leases_changed=announcement.leases_changed)
 
     def _end_room(self, place: Place) -> None:

@@ -11,11 +11,14 @@ from gesso.presence.v1.presence_pb2_grpc import PresenceServiceStub
 
 from gateway.mailbox import Closed
 from gateway.presence import PresenceLink
+from servicekit.background import background
 from servicekit.identity import Behalf
 from servicekit.valkey import ValkeySettings, connected
 from services.presence import exchange, relay
-from services.presence.domain.rooms import Place
+from services.presence.domain.rooms import Place, Rooms
+from services.presence.gateways import Gateway
 from services.presence.leases import Lease, Leases
+from services.presence.service import PresenceService
 from tests.integration.test_presence import QUIET_SECONDS, House, Window, announce
 from tests.support.services import new_account, presence_service, presence_settings
 from tests.support.valkey import ValkeyServer, valkey_server
@@ -39,8 +42,10 @@ class Town:
         self.links = links
         self.account_id = houses[0].account_id
 
-    async def window(self, at: int, canvas_id: str = "c") -> Window:
-        return await self.houses[at].window(self.links[at], canvas_id, account_id=self.account_id)
+    async def window(self, at: int, canvas_id: str = "c", incarnation: int = 0) -> Window:
+        return await self.houses[at].window(
+            self.links[at], canvas_id, account_id=self.account_id, incarnation=incarnation
+        )
 
 
 @asynccontextmanager
@@ -142,6 +147,59 @@ async def test_a_deleted_canvas_closes_its_windows_at_all_instances(two: Town) -
     assert await there.event() == Closed(4404, "The canvas was deleted.")
     # A new canvas of that id has a room of its own.
     assert (await (await two.window(1)).welcomed())["peers"] == []
+
+
+@pytest.mark.parametrize("late", [0, 1])
+async def test_a_canvas_made_anew_shares_nothing_with_the_one_before_at_any_instance(
+    two: Town, late: int
+) -> None:
+    """PR18 PR22"""
+    before = [await two.window(at, incarnation=1) for at in (0, 1)]
+    for window in before:
+        await window.welcomed()
+
+    after = await two.window(0, incarnation=2)
+    welcome = await after.welcomed()
+    ends = [await _closed(window) for window in before]
+    again = await two.window(late, incarnation=1)
+    other = await two.window(1, incarnation=2)
+    seen = await peers_of(other, count=1)
+
+    assert (welcome["number"], welcome["peers"]) == (1, [])
+    assert ends == [Closed(4404, "The canvas was deleted.")] * 2
+    # Who was let in before the canvas was deleted, and is late, is in nobody's room either.
+    assert await _closed(again) == Closed(4404, "The canvas was deleted.")
+    assert {name: peer["number"] for name, peer in seen.items()} == {after.self_id: 1}
+    assert (await after.event())["id"] == other.self_id
+
+
+async def test_two_canvases_of_one_id_lease_their_numbers_apart(
+    leases: list[Leases], place: Place
+) -> None:
+    """PR18 PR22"""
+    a, b = leases
+
+    taken = await a.take([Lease(place, 1, "s1", 0), Lease(place, 2, "s2", 0)])
+    await b.release([Lease(place, 1, "s1", 1)])
+    lost = await b.renew([Lease(place, 2, "s1", 1)])
+
+    assert taken == [1, 1]
+    assert lost == ["s1"]
+
+
+async def test_a_commit_of_a_canvas_made_anew_ends_the_windows_of_the_one_before(
+    two: Town,
+) -> None:
+    """PR18 PR22"""
+    there = await two.window(1, incarnation=1)
+    await there.welcomed()
+    client = await two.houses[0].client()
+    news = pb.Invalidation(account_id=two.account_id, canvas_id="c", revision=2, incarnation=2)
+
+    request = pb.AnnounceRequest(invalidations=[news])
+    await client.call(PresenceServiceStub(client.channel).Announce, request, Behalf())
+
+    assert await there.event() == Closed(4404, "The canvas was deleted.")
 
 
 async def test_rooms_of_other_accounts_and_canvases_hear_nothing(two: Town) -> None:
@@ -274,15 +332,17 @@ async def test_a_number_is_one_sessions_while_it_is_leased(
     """PR22"""
     a, b = leases
 
-    first = await a.take([Lease(place, "s1", 0), Lease(place, "s2", 0)])
-    again = await b.take([Lease(place, "s1", 0), Lease(place, "s3", 2), Lease(place, "s4", 9)])
+    first = await a.take([Lease(place, 1, "s1", 0), Lease(place, 1, "s2", 0)])
+    again = await b.take(
+        [Lease(place, 1, "s1", 0), Lease(place, 1, "s3", 2), Lease(place, 1, "s4", 9)]
+    )
 
     assert first == [1, 2]
     # A session that comes over another instance keeps its number; one that is taken is not given.
     assert again == [1, 3, 9]
     # The instance where it was before cannot end the lease any more.
-    await a.release([Lease(place, "s1", 1), Lease(place, "s2", 2)])
-    assert await b.take([Lease(place, "s5", 1), Lease(place, "s6", 0)]) == [2, 4]
+    await a.release([Lease(place, 1, "s1", 1), Lease(place, 1, "s2", 2)])
+    assert await b.take([Lease(place, 1, "s5", 1), Lease(place, 1, "s6", 0)]) == [2, 4]
 
 
 async def test_a_lease_that_is_over_is_anybodys_and_one_that_is_renewed_is_not(
@@ -292,20 +352,79 @@ async def test_a_lease_that_is_over_is_anybodys_and_one_that_is_renewed_is_not(
     async with connected(shared_valkey.url) as client:
         gone = Leases(client, "pi_gone", lease_seconds=0)
         here = Leases(client, "pi_here")
-        await gone.take([Lease(place, "s1", 0)])
-        await here.take([Lease(place, "s2", 2)])
+        await gone.take([Lease(place, 1, "s1", 0)])
+        await here.take([Lease(place, 1, "s2", 2)])
 
-        taken = await here.take([Lease(place, "s3", 0)])
-        lost = await gone.renew([Lease(place, "s1", 1), Lease(place, "s9", 5)])
+        taken = await here.take([Lease(place, 1, "s3", 0)])
+        lost = await gone.renew([Lease(place, 1, "s1", 1), Lease(place, 1, "s9", 5)])
 
         assert taken == [1]
         assert lost == ["s1"]
-        assert await here.take([Lease(place, "s4", 5)]) == [5]
-        assert 0 < await client.pttl(f"gesso:presence:numbers:{place.account_id}/c") <= 120_000
+        assert await here.take([Lease(place, 1, "s4", 5)]) == [5]
+        assert 0 < await client.pttl(f"gesso:presence:numbers:{place.account_id}/1/c") <= 120_000
 
 
 async def test_a_full_room_has_no_number(leases: list[Leases], place: Place) -> None:
     """PR3 PR22"""
-    wanted = [Lease(place, f"s{number}", 0) for number in range(65)]
+    wanted = [Lease(place, 1, f"s{number}", 0) for number in range(65)]
 
     assert await leases[0].take(wanted) == [*range(1, 65), None]
+
+
+async def test_a_room_that_is_left_while_it_is_subscribed_holds_nobody_up(
+    shared_valkey: ValkeyServer, place: Place
+) -> None:
+    """PR22"""
+    async with connected(shared_valkey.url) as client:
+        way = relay.Relay(
+            client,
+            Leases(client, "pi_a"),
+            "pi_a",
+            tick_seconds=0,
+            announced=lambda _: None,
+            ended=lambda _: None,
+            lost=lambda _: None,
+        )
+        rooms = Rooms(way.opened, way.closed)
+        async with background(way.listen()):
+            await way.reached(rooms.seat(place, 1))
+            left = rooms.seat(Place(place.account_id, "left"), 1)
+            waiting = asyncio.create_task(way.reached(left))
+            # It waits now, and Valkey has not had its turn.
+            await asyncio.sleep(0)
+            assert not waiting.done()
+
+            rooms.unseat(left)
+
+            async with asyncio.timeout(relay.REACH_SECONDS / 2):
+                await waiting
+
+
+async def admitted(gateway: Gateway) -> int:
+    """The number of the session that is admitted next."""
+    async with asyncio.timeout(5):
+        async for telling in gateway.tellings():
+            for update in telling.updates:
+                if update.news.admitted:
+                    return update.news.admitted[0].number
+    raise AssertionError("its stream has ended")
+
+
+async def test_a_session_that_comes_twice_at_once_keeps_its_lease(
+    shared_valkey: ValkeyServer, place: Place
+) -> None:
+    """PR2 PR16 PR22"""
+    async with connected(shared_valkey.url) as client:
+        service = PresenceService(tick_seconds=0, valkey=client)
+        with (
+            service.connected() as lost,
+            service.connected() as newer,
+            service.connected() as other,
+        ):
+            async with background(service.be_one_of_several()):
+                lost.join("twice", place, revision=1, term=1)
+                newer.join("twice", place, revision=1, term=2)
+                number = await admitted(newer)
+                other.join("x", place, revision=1)
+
+                assert (number, await admitted(other)) == (1, 2)

@@ -4,13 +4,14 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import asyncpg
 import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
 from tests.support.services import browser
 from tests.support.windows import change, close_code, create, frame, presence, realtime, window
@@ -166,7 +167,6 @@ async def test_a_canvas_that_is_not_there_or_not_theirs_is_none(
         "[]",
         '{"type":"other"}',
         presence(1e9),
-        "x" * 20_000,
         # What is said of it is longer than a close frame.
         json.dumps({"灯" * 80: 1}, ensure_ascii=False)[:-1] + f', "{"灯" * 80}": 2}}',
     ],
@@ -180,16 +180,53 @@ async def test_a_malformed_frame_ends_the_window(anna: httpx.AsyncClient, text: 
         assert await close_code(socket) == 4400
 
 
-@pytest.mark.parametrize(("message", "code"), [(b"{}", 4400), ([b"\xff"], 1007)])
+@pytest.mark.parametrize(("message", "is_text"), [(b"{}", False), (b'{"more":"\xff"}', True)])
 async def test_what_is_no_text_ends_the_window(
-    anna: httpx.AsyncClient, message: Any, code: int
+    anna: httpx.AsyncClient, message: bytes, *, is_text: bool
 ) -> None:
-    """GW10"""
+    """GW10 PR12"""
+    async with window(anna) as socket, window(anna) as early:
+        await early.send(message, text=is_text)
+        await frame(socket, "welcome")
+        await socket.send(message, text=is_text)
+
+        assert [await close_code(each) for each in (socket, early)] == [4400, 4400]
+
+
+@pytest.mark.parametrize("over", [0, 1, 50_000])
+@pytest.mark.parametrize("parts", [1, 3])
+async def test_a_frame_has_at_most_16_kibibytes(
+    anna: httpx.AsyncClient, over: int, parts: int
+) -> None:
+    """PR8 PR12"""
+    empty = presence(7, more="")
+    text = presence(7, more="x" * (16 * 1024 + over - len(empty)))
+    size = len(text) // parts + 1
+    first_piece, *pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    async with window(anna) as first:
+        await frame(first, "welcome")
+        async with window(anna) as second:
+            await frame(first, "peer")
+            with suppress(ConnectionClosed):
+                # Between the parts are some of nothing.
+                await second.send([first_piece, "", "", *pieces] if pieces else text)
+            told = await frame(first, "leave" if over else "peer")
+            code = await close_code(second) if over else None
+
+    assert told.get("cursor") == (None if over else {"x": 7, "y": 0})
+    assert code == (4400 if over else None)
+
+
+async def test_a_frame_that_says_that_it_is_too_large_is_not_waited_for(
+    anna: httpx.AsyncClient,
+) -> None:
+    """PR8 PR12"""
     async with window(anna) as socket:
         await frame(socket, "welcome")
-        await socket.send(message, text=code == 1007)
+        # A text of a terabyte, masked with zeros, of which little comes.
+        socket.transport.write(b"\x81\xff" + (2**40).to_bytes(8) + bytes(4) + b"x" * 1000)
 
-        assert await close_code(socket) == code
+        assert await close_code(socket) == 4400
 
 
 async def test_signing_out_and_deleting_end_open_windows(

@@ -1,6 +1,7 @@
-"""WebSockets at the end of a real line, whose other end takes nothing any more."""
+"""WebSockets at the end of a real line, whose other end takes nothing any more, or for a while."""
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -8,8 +9,12 @@ from typing import Any
 
 import pytest
 import uvicorn
+from websockets.asyncio.client import ClientConnection, connect
 
-from gateway.sockets import Socket
+from gateway.pace import Ticks
+from gateway.rooms.peers import NOWHERE, Peer
+from gateway.rooms.room import Place, Room
+from gateway.sockets import SOCKET, Socket
 
 # More than a line takes that nobody reads, where the other end takes little.
 MUCH = b"x" * 16_000_000
@@ -46,7 +51,7 @@ class App:
 
 
 @asynccontextmanager
-async def serving(app: App) -> AsyncIterator[tuple[str, int]]:
+async def serving(app: Any, *, ping_seconds: float = 0.1) -> AsyncIterator[tuple[str, int]]:
     bound = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(
         uvicorn.Config(
@@ -55,8 +60,8 @@ async def serving(app: App) -> AsyncIterator[tuple[str, int]]:
             ws=Socket,
             lifespan="off",
             log_config=None,
-            ws_ping_interval=0.1,
-            ws_ping_timeout=0.1,
+            ws_ping_interval=ping_seconds,
+            ws_ping_timeout=ping_seconds,
         )
     )
     running = asyncio.create_task(server._serve(sockets=[bound]))
@@ -78,3 +83,91 @@ async def test_who_reads_nothing_is_not_waited_for(then: dict[str, Any] | None) 
             line.sendall(HANDSHAKE)
 
             await asyncio.wait_for(app.ended.wait(), 5)
+
+
+class Rooms:
+    """Has whoever comes in one room, and shows them peers at other gateways."""
+
+    def __init__(self) -> None:
+        self.room = Room(Place("us_a", "c"), 1, Ticks(asyncio.get_running_loop().time()))
+        self.busy: set[str] = set()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        window = _Window(self, f"ws_{len(self.room) + 1}", scope["state"][SOCKET])
+        self.room.enter(window.session_id, window)
+        self.room.admit(window.session_id, len(self.room), NOWHERE)
+        window.socket.attach(window)
+        await window.left.wait()
+
+    def move(self, number: int) -> None:
+        """A peer at another gateway drags much."""
+        drag = b'"%s"' % (b"x" * 60_000)
+        self.room.hear_of([Peer("other", 64, (b"%d" % number, drag))], [])
+
+
+class _Window:
+    """A socket in the room."""
+
+    def __init__(self, rooms: Rooms, session_id: str, socket: Socket) -> None:
+        self.session_id = session_id
+        self.socket = socket
+        self.show = self.begin = socket.send_now
+        self.left = asyncio.Event()
+        self._rooms = rooms
+
+    def hear(self, text: Any) -> None:
+        raise AssertionError(text)
+
+    def leave(self) -> None:
+        self._rooms.room.leave(self.session_id)
+        self.left.set()
+
+    def pause(self) -> None:
+        self._rooms.busy.add(self.session_id)
+        self._rooms.room.pause(self.session_id)
+
+    def resume(self) -> None:
+        self._rooms.busy.discard(self.session_id)
+        self._rooms.room.resume(self.session_id)
+
+
+async def cursors(socket: ClientConnection, until: int) -> list[int]:
+    """Where a window sees the peer, until it is there."""
+    seen: list[int] = []
+    async with asyncio.timeout(10):
+        while not seen or seen[-1] != until:
+            frame = json.loads(await socket.recv())
+            if frame["type"] == "peer":
+                seen.append(frame["cursor"])
+    return seen
+
+
+async def test_who_stops_reading_sees_the_newest_state_after_and_holds_nobody_up() -> None:
+    """PR7 PR8"""
+    rooms = Rooms()
+    async with serving(rooms, ping_seconds=20) as (host, port):
+        url = f"ws://{host}:{port}"
+        async with connect(url) as reads, connect(url, max_queue=1) as stops:
+            for socket in (reads, stops):
+                assert json.loads(await socket.recv())["type"] == "welcome"
+            stops.transport.pause_reading()
+            moves = 0
+            while not rooms.busy:
+                moves += 1
+                rooms.move(moves)
+                await cursors(reads, until=moves)
+            for last in range(moves + 1, moves + 101):
+                rooms.move(last)
+                assert await cursors(reads, until=last) == [last]
+            waits = [len(rooms.busy)]
+            stops.transport.resume_reading()
+            late = await cursors(stops, until=last)
+            rooms.move(last + 1)
+            after = await cursors(stops, until=last + 1)
+
+    assert waits == [1]
+    # What was on its way, and then the newest only.
+    assert late == [*range(1, moves + 1), last]
+    assert after == [last + 1]

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gesso.presence.v1 import presence_pb2 as pb
@@ -29,6 +30,7 @@ from services.presence.domain.versions import Version
 from services.presence.gateways import Gateway
 from services.presence.rpc import hear, response_from_telling
 from services.presence.service import PresenceService
+from tests.support.lines import Line as HeardLine
 
 ROOM = Place("us_a", "c")
 OTHER_ROOM = Place("us_a", "d")
@@ -39,9 +41,10 @@ CURSORS = st.sampled_from([None, {"x": 1, "y": 2}, {"x": 3, "y": 4}])
 class Window:
     """What one window takes to be true, from the frames that it got."""
 
-    session: Session
     context: AsyncExitStack
     place: Place
+    session: Session = field(init=False)
+    is_busy: bool = False
     cursor: Any = None
     number: int | None = None
     peers: dict[str, Any] = field(default_factory=dict)
@@ -50,10 +53,21 @@ class Window:
     closed: int | None = None
     events: list[bytes | Closed] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._line = HeardLine(self._heard)
+        self.pass_on, self.begun = self._line.pass_on, self._line.begun
+
+    def send(self, message: bytes) -> None:
+        assert not self.is_busy
+        self._line.send(message)
+
     async def listen(self) -> None:
         """Takes what comes, for ever."""
         async for event in self.session.events():
-            self.events.append(event)
+            self._heard(event)
+
+    def _heard(self, event: bytes | Closed) -> None:
+        self.events.append(event)
 
     def take(self) -> None:
         """Reads what has come."""
@@ -180,15 +194,14 @@ class Presence(RuleBasedStateMachine):
         async def joined() -> list[Window]:
             made = []
             for _ in range(count):
-                context = AsyncExitStack()
-                session = await context.enter_async_context(
+                window = Window(AsyncExitStack(), place)
+                window.session = await window.context.enter_async_context(
                     self.lines[line].link.session(
-                        place.account_id, place.canvas_id, self.revisions[place]
+                        place.account_id, place.canvas_id, self.revisions[place], line=window
                     )
                 )
-                window = Window(session, context, place)
-                await context.enter_async_context(background(window.listen()))
-                self.lines[line].windows[session.session_id] = window
+                await window.context.enter_async_context(background(window.listen()))
+                self.lines[line].windows[window.session.session_id] = window
                 made.append(window)
             return made
 
@@ -206,6 +219,18 @@ class Presence(RuleBasedStateMachine):
     def leave(self, window: tuple[int, Window]) -> None:
         self.lines[window[0]].windows.pop(window[1].session.session_id)
         self.run(window[1].context.aclose())
+
+    @rule(window=windows)
+    def take_all_or_not(self, window: tuple[int, Window]) -> None:
+        """A window does not take all that was sent, or has taken it now."""
+        self.run(_in_loop(partial(self._take_all_or_not, window[1])))
+
+    def _take_all_or_not(self, window: Window) -> None:
+        window.is_busy = not window.is_busy
+        if window.is_busy:
+            window.session.pause()
+        else:
+            window.session.resume()
 
     @rule(line=st.integers(0, 1))
     def say(self, line: int) -> None:
@@ -279,6 +304,9 @@ class Presence(RuleBasedStateMachine):
             assert line.stream.request() == pb.ConnectRequest()
             assert list(line.gateway.take()) == []
         everybody = [window for line in self.lines for window in line.windows.values()]
+        for window in everybody:
+            if window.is_busy:
+                self.run(_in_loop(partial(self._take_all_or_not, window)))
         self.run(_read(everybody))
         for place in (ROOM, OTHER_ROOM):
             all_of_it = [it for it in everybody if it.place == place]

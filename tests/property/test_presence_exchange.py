@@ -37,6 +37,7 @@ class Session:
     session_id: str
     number: int
     at: "Instance | None"
+    incarnation: int
     term: int = 1
     cursor: bytes = b"null"
 
@@ -56,7 +57,9 @@ class Instance:
     seats: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.exchange = Exchange(self.name, woken=lambda: None, announced=lambda _: None)
+        self.exchange = Exchange(
+            self.name, woken=lambda: None, announced=lambda _: None, ended=self.end
+        )
         self.rooms = Rooms(self.exchange.opened, self._closed)
 
     def _closed(self, room: Room) -> None:
@@ -65,10 +68,20 @@ class Instance:
         self.inbox.clear()
 
     def seat(self, session: Session) -> None:
-        room = self.rooms.seat(PLACE)
+        known = self.rooms.at(PLACE)
+        if known is not None and known.incarnation < session.incarnation:
+            self.end(PLACE)
+        if known is not None and known.incarnation > session.incarnation:
+            return
+        room = self.rooms.seat(PLACE, session.incarnation)
         room.listen(self.gate)
         room.admit(session.peer(), self.gate)
         self.seats[session.session_id] = session.term
+
+    def end(self, place: Place) -> None:
+        """The sessions in a room whose canvas is gone are closed."""
+        assert self.rooms.forget(place) is not None
+        self.seats.clear()
 
     def unseat(self, session_id: str) -> None:
         room = self.rooms.at(PLACE)
@@ -79,8 +92,11 @@ class Instance:
             room.ignore(self.gate)
         self.rooms.unseat(room)
 
+    def room(self) -> Room | None:
+        return self.rooms.at(PLACE)
+
     def roster(self) -> dict[str, Peer]:
-        room = self.rooms.at(PLACE)
+        room = self.room()
         return {peer.session_id: peer for peer in room.roster} if room else {}
 
 
@@ -94,6 +110,7 @@ class Town(RuleBasedStateMachine):
         self.now = 0.0
         self.is_faultless = True
         self.made = 0
+        self.incarnation = 1
         self.instances: list[Instance] = []
         self.truth: dict[str, Session] = {}
 
@@ -104,20 +121,25 @@ class Town(RuleBasedStateMachine):
     @rule(target=sessions, at=AT, late=st.booleans())
     def join(self, at: int, *, late: bool) -> str:
         self.made += 1
-        session = Session(f"s{self.made}", self.made, self.instances[at])
+        session = Session(f"s{self.made}", self.made, self.instances[at], self.incarnation)
         self.truth[session.session_id] = session
         self.instances[at].seat(session)
         if not late:
             self.subscribe(at)
         return session.session_id
 
+    @rule()
+    def make_the_canvas_anew(self) -> None:
+        """Who joins from now on is in another room; nobody is told that the old one is gone."""
+        self.incarnation += 1
+
     @rule(session_id=sessions, cursor=st.sampled_from([b"1", b"2", b"null"]))
     def move(self, session_id: str, cursor: bytes) -> None:
         session = self.truth[session_id]
-        if session.at is None:
+        if session.at is None or session_id not in session.at.seats:
             return
         session.cursor = cursor
-        room = session.at.rooms.at(PLACE)
+        room = session.at.room()
         assert room is not None
         room.move(session_id, cursor, b"null", session.at.gate)
 
@@ -173,7 +195,9 @@ class Town(RuleBasedStateMachine):
     @rule(at=AT, count=st.integers(1, 3), twice=st.booleans())
     def hear(self, at: int, count: int, *, twice: bool) -> None:
         instance = self.instances[at]
-        for _ in range(min(count, len(instance.inbox))):
+        for _ in range(count):
+            if not instance.inbox:
+                break
             place, said = instance.inbox.pop(0)
             instance.exchange.take(place, said, self.now)
             if twice:
@@ -210,7 +234,12 @@ class Town(RuleBasedStateMachine):
         self._check()
 
     def _check(self) -> None:
-        here = {name: it.peer() for name, it in self.truth.items() if it.at is not None}
+        seated = [
+            it for it in self.truth.values() if it.at is not None and it.session_id in it.at.seats
+        ]
+        newest = max((it.incarnation for it in seated), default=0)
+        here = {it.session_id: it.peer() for it in seated}
+        assert {it.incarnation for it in seated} <= {newest}
         for instance in self.instances:
             if instance.seats:
                 assert instance.roster() == here
@@ -218,8 +247,16 @@ class Town(RuleBasedStateMachine):
     @invariant()
     def everybody_sees_its_own(self) -> None:
         for session in self.truth.values():
-            if session.at is not None:
+            if session.at is not None and session.session_id in session.at.seats:
                 assert session.at.roster()[session.session_id] == session.peer()
+
+    @invariant()
+    def nobody_sees_who_is_on_another_canvas(self) -> None:
+        for instance in self.instances:
+            room = instance.room()
+            for session_id in instance.roster():
+                session = self.truth.get(session_id)
+                assert session is None or room is None or session.incarnation == room.incarnation
 
     def _flow(self) -> None:
         for _ in range(4):
@@ -240,7 +277,7 @@ class Town(RuleBasedStateMachine):
 
 
 def test_instances_agree_in_the_end_who_is_there() -> None:
-    """PR22 PR23"""
+    """PR18 PR22 PR23"""
     run_state_machine_as_test(
         Town, settings=settings(max_examples=150, stateful_step_count=40, deadline=None)
     )

@@ -20,14 +20,16 @@ def canvas(revision: int) -> Canvas:
     return Canvas("c", head, {}, {}, frozenset())
 
 
-def commit(feed: Feed, revision: int, *operations: Any, canvas_id: str = "c") -> None:
+def commit(
+    feed: Feed, revision: int, *operations: Any, canvas_id: str = "c", incarnation: int = 1
+) -> None:
     """Tells of a transaction with a request for each operation, which led to a revision."""
     base = revision - len(operations)
     done = [
         Done(f"m{base + 1 + index}", Receipt(b"", revision, b""), json.dumps([operation]))
         for index, operation in enumerate(operations)
     ]
-    version = Version(key=1, revision=base, lease_version=0) if base else None
+    version = Version(key=incarnation, revision=base, lease_version=0) if base else None
     found = Found({}, canvas(base), {}, version, datetime.now(UTC))
     outcome = Outcome(canvas(revision), NOTHING_WRITTEN, done, [])
     feed.changed("us_a", canvas_id, found, outcome)
@@ -102,10 +104,23 @@ async def test_canvases_are_told_in_turn_and_none_twice() -> None:
 async def test_that_a_canvas_is_gone_is_told_however_much_waits() -> None:
     """PR18"""
     feed = Feed()
-    feed.deleted(*KEY)
     for revision in range(1, MAX_NEWS + 1):
         commit(feed, revision, "x")
+    feed.deleted(*KEY, 1)
 
     (told,) = await feed.batch()
 
-    assert (told.deleted, told.revision) == (True, MAX_NEWS)
+    assert (told.deleted, told.incarnation, told.revision) == (True, 1, MAX_NEWS)
+
+
+async def test_of_much_that_waits_of_two_canvases_of_one_id_the_later_one_is_told() -> None:
+    """PR18"""
+    feed = Feed()
+    commit(feed, 900, "x")
+    feed.deleted(*KEY, 1)
+    for revision in range(2, MAX_NEWS + 1):
+        commit(feed, revision, "x", incarnation=2)
+
+    (told,) = await feed.batch()
+
+    assert (told.deleted, told.incarnation, told.revision) == (False, 2, MAX_NEWS)

@@ -390,3 +390,38 @@ async def test_who_comes_to_a_canvas_made_anew_ends_the_room_of_the_one_before(
     assert [(it.session_id, it.code) for it in told(gateway).closings] == [("a", 4404)]
     assert ([it.number for it in came.news.admitted], came.revision) == ([1], 1)
     assert frames(other) == [{"type": "invalidate", "revision": 2, "contentHash": "h2"}]
+
+
+async def test_what_is_told_of_a_canvas_is_for_its_own_room(
+    service: PresenceService, gateway: Gateway
+) -> None:
+    """PR10 PR18"""
+    gateway.join("a", PLACE, revision=1, incarnation=2)
+    list(gateway.take())
+
+    await service.announce([Announcement(PLACE, Version(900, "old"), incarnation=1)])
+    await service.announce([Announcement(PLACE, Version(0), deleted=True, incarnation=1)])
+    before = told(gateway)
+    await service.announce([Announcement(PLACE, Version(2, "h2"), incarnation=2)])
+    own = frames(gateway)
+    await service.announce([Announcement(PLACE, Version(0), deleted=True, incarnation=2)])
+
+    assert before == Telling()
+    assert own == [{"type": "invalidate", "revision": 2, "contentHash": "h2"}]
+    assert [(it.session_id, it.code) for it in told(gateway).closings] == [("a", 4404)]
+
+
+def test_who_comes_late_to_a_canvas_that_was_made_anew_is_in_no_room(
+    gateway: Gateway, other: Gateway
+) -> None:
+    """PR18"""
+    gateway.join("a", PLACE, revision=1, incarnation=2)
+    list(gateway.take())
+
+    other.join("late", PLACE, revision=900, incarnation=1)
+    other.move("late", b"1", b"null")
+    telling = told(other)
+    other.leave("late")
+
+    assert [(it.session_id, it.code) for it in telling.closings] == [("late", 4404)]
+    assert (telling.updates, told(gateway), told(other)) == ((), Telling(), Telling())

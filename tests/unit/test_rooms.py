@@ -9,6 +9,7 @@ import pytest
 from gateway.pace import MUCH_PER_SECOND, Ticks
 from gateway.rooms.peers import NOWHERE, Peer
 from gateway.rooms.room import Place, Room
+from tests.support.lines import text_of
 
 PLACE = Place("us_a", "c")
 
@@ -19,14 +20,19 @@ class Ear:
     def __init__(self) -> None:
         self.frames: list[Any] = []
 
-    def hear(self, frame: bytes) -> None:
-        value = json.loads(frame)
-        assert value["type"] != "welcome"
+    def show(self, message: bytes) -> None:
+        value = json.loads(text_of(message))
+        assert value["type"] in ("peer", "peers", "leave")
         self.frames.append(value)
 
-    def hear_anew(self, frame: bytes) -> None:
-        value = json.loads(frame)
+    def begin(self, welcome: bytes) -> None:
+        value = json.loads(text_of(welcome))
         assert value["type"] == "welcome"
+        self.frames.append(value)
+
+    def hear(self, text: bytes) -> None:
+        value = json.loads(text)
+        assert value["type"] in ("heartbeat", "invalidate")
         self.frames.append(value)
 
     def taken(self) -> list[Any]:
@@ -39,7 +45,7 @@ class Windows:
 
     def __init__(self) -> None:
         self.ticks = Ticks(asyncio.get_running_loop().time())
-        self.room = Room(PLACE, self.ticks)
+        self.room = Room(PLACE, 1, self.ticks)
         self.ears: dict[str, Ear] = {}
 
     async def joined(self, *names: str) -> None:
@@ -213,6 +219,91 @@ async def test_a_window_that_gets_another_number_is_welcomed_anew(windows: Windo
     heard = await windows.told()
     assert heard["a"] == [{"type": "peer", **peer("b", 5, None)}]
     assert [(it["type"], it["number"]) for it in heard["b"]] == [("welcome", 5)]
+
+
+async def test_a_window_that_is_busy_is_told_once_it_is_not_what_is_news_to_it(
+    windows: Windows,
+) -> None:
+    """PR6 PR8"""
+    await windows.joined("a", "b", "c", "d", "e")
+
+    windows.room.pause("e")
+    for cursor in range(1, 4):
+        for name in ("a", "b", "c"):
+            windows.move(name, cursor)
+        await windows.told()
+    # There and back again: nothing that the one that was busy does not know.
+    windows.move("b", None)
+    windows.room.leave("d")
+    windows.enter("f")
+    windows.room.admit("f", 4, NOWHERE)
+    others = await windows.told()
+    windows.room.resume("e")
+    heard = await windows.told()
+    windows.move("a", 9)
+
+    assert {"a", "b", "c", "f"} == others.keys()
+    assert heard == {
+        "e": [
+            {"type": "leave", "id": "d"},
+            {"type": "peers", "peers": [peer("a", 1, 3), peer("c", 3, 3), peer("f", 4, None)]},
+        ]
+    }
+    assert (await windows.told())["e"] == [{"type": "peer", **peer("a", 1, 9)}]
+
+
+async def test_who_comes_and_goes_while_a_window_is_busy_was_never_there_for_it(
+    windows: Windows,
+) -> None:
+    """PR8 PR9"""
+    await windows.joined("a", "b")
+
+    windows.room.pause("b")
+    for name in ("x", "y"):
+        windows.room.hear_of([Peer(name, 3)], [])
+        await windows.told()
+        windows.room.hear_of([], [name])
+        await windows.told()
+    windows.room.pass_on(b'{"type":"heartbeat"}')
+    windows.room.resume("b")
+
+    assert (await windows.told())["b"] == [{"type": "heartbeat"}]
+
+
+async def test_a_window_that_becomes_busy_as_it_is_told_misses_nothing_of_that(
+    windows: Windows,
+) -> None:
+    """PR8"""
+    await windows.joined("a", "b", "c")
+    told: list[Any] = []
+
+    def busy(message: bytes) -> None:
+        windows.room.pause("c")
+        told.append(json.loads(text_of(message)))
+
+    windows.ears["c"].show = busy  # type: ignore[method-assign]
+    windows.room.leave("a")
+    windows.move("b", 1)
+    await windows.told()
+    windows.room.resume("c")
+    await windows.told()
+
+    assert told == [{"type": "leave", "id": "a"}, {"type": "peer", **peer("b", 2, 1)}]
+
+
+async def test_a_window_that_is_busy_is_welcomed_once_it_is_not(windows: Windows) -> None:
+    """PR4 PR8"""
+    await windows.joined("a", "b")
+
+    windows.room.pause("b")
+    windows.room.welcome("b")
+    windows.move("a", 1)
+    meanwhile = await windows.told()
+    windows.room.resume("b")
+    [welcome] = (await windows.told())["b"]
+
+    assert meanwhile == {}
+    assert welcome["peers"] == [peer("a", 1, 1)]
 
 
 async def test_a_revision_that_somebody_has_read_is_told_if_it_is_news(windows: Windows) -> None:

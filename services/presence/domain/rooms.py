@@ -21,13 +21,15 @@ class Place:
 class Announcement:
     """What was committed: a version, leases that changed, or that the canvas is gone.
 
-    A canvas that is `deleted` was so before the rest.
+    A canvas that is `deleted` was so before the rest. Without an `incarnation` (0) it is of
+    whichever canvas has the id.
     """
 
     place: Place
     version: Version
     leases_changed: bool = False
     deleted: bool = False
+    incarnation: int = 0
 
 
 class Neighbour(Protocol):
@@ -40,14 +42,15 @@ class Neighbour(Protocol):
 class Room:
     """One canvas: its peers, here and at other instances, and who hears of them.
 
-    `seats` is how many sessions here are in it or come in.
+    Its `incarnation` is greater than those of the canvases that had its id before. `seats` is how
+    many sessions here are in it or come in.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, incarnation: int) -> None:
         self.place = place
+        self.incarnation = incarnation
         self.roster = Roster()
         self.revision = 0
-        self.incarnation = 0
         self.seats = 0
         self._audiences: dict[Neighbour, Audience] = {}
 
@@ -172,12 +175,17 @@ class Rooms:
         """The room of a canvas, None if nobody has it open."""
         return self._rooms.get(place)
 
-    def seat(self, place: Place) -> Room:
-        """The room of a canvas, with one more session in it."""
+    def seat(self, place: Place, incarnation: int) -> Room:
+        """The room of a canvas, with one more session in it.
+
+        One that is not known here (`at`) if the room is a later canvas's.
+        """
         room = self._rooms.get(place)
         if room is None:
-            room = self._rooms[place] = Room(place)
+            room = self._rooms[place] = Room(place, incarnation)
             self._opened(room)
+        elif room.incarnation > incarnation:
+            room = Room(place, incarnation)
         room.seats += 1
         return room
 

@@ -86,7 +86,9 @@ class Join(_message.Message):
     term: _builtins.int
     """Grows with every stream that the gateway makes: the session is where the newest says."""
     incarnation: _builtins.int
-    """Tells the canvas from those that had its id before: their sessions are closed with 4404."""
+    """Tells the canvas from those that had its id before, which have lesser ones: their sessions
+    are closed with 4404, as this one is if there is a greater one.
+    """
     def __init__(
         self,
         *,
@@ -217,6 +219,7 @@ class RoomUpdate(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     SHARED_FIELD_NUMBER: _builtins.int
     FRAMES_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     account_id: _builtins.str
     """The account."""
     canvas_id: _builtins.str
@@ -227,6 +230,8 @@ class RoomUpdate(_message.Message):
     """The newest revision of the canvas that is known."""
     shared: _builtins.bool
     """Sockets of other gateways are in the room: they have to be told where this one's are."""
+    incarnation: _builtins.int
+    """That of the joins: what was told of a canvas that had the id before is of another room."""
     @_builtins.property
     def admissions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Admission]:
         """Sockets of the gateway that have their number now. They are to be welcomed."""
@@ -255,10 +260,11 @@ class RoomUpdate(_message.Message):
         revision: _builtins.int = ...,
         shared: _builtins.bool = ...,
         frames: _abc.Iterable[_builtins.bytes] | None = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "admissions", b"admissions", "anew", b"anew", "canvas_id", b"canvas_id", "frames", b"frames", "left_session_ids", b"left_session_ids", "peers", b"peers", "revision", b"revision", "shared", b"shared"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "admissions", b"admissions", "anew", b"anew", "canvas_id", b"canvas_id", "frames", b"frames", "incarnation", b"incarnation", "left_session_ids", b"left_session_ids", "peers", b"peers", "revision", b"revision", "shared", b"shared"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -367,6 +373,7 @@ class Invalidation(_message.Message):
     MUTATION_ID_FIELD_NUMBER: _builtins.int
     LEASES_CHANGED_FIELD_NUMBER: _builtins.int
     DELETED_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     account_id: _builtins.str
     """The account."""
     canvas_id: _builtins.str
@@ -391,6 +398,8 @@ class Invalidation(_message.Message):
     """The canvas was deleted, before what is announced of it after this: its sockets are closed with
     4404, and who comes back finds the canvas that has its id then, or none.
     """
+    incarnation: _builtins.int
+    """Which canvas of this id it was; 0 where that is not known, for the one that has it."""
     def __init__(
         self,
         *,
@@ -403,10 +412,11 @@ class Invalidation(_message.Message):
         mutation_id: _builtins.str = ...,
         leases_changed: _builtins.bool = ...,
         deleted: _builtins.bool = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "base_revision", b"base_revision", "canvas_id", b"canvas_id", "content_hash", b"content_hash", "deleted", b"deleted", "leases_changed", b"leases_changed", "mutation_id", b"mutation_id", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account_id", b"account_id", "base_revision", b"base_revision", "canvas_id", b"canvas_id", "content_hash", b"content_hash", "deleted", b"deleted", "incarnation", b"incarnation", "leases_changed", b"leases_changed", "mutation_id", b"mutation_id", "operations", b"operations", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -443,6 +453,7 @@ class RoomNews(_message.Message):
     INVALIDATIONS_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     GONE_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """The instance that says so."""
     anew: _builtins.bool
@@ -453,6 +464,8 @@ class RoomNews(_message.Message):
     """The newest revision of the canvas that it knows."""
     gone: _builtins.bool
     """Nobody of it is in the room any more, nor comes in."""
+    incarnation: _builtins.int
+    """That of the joins. Whose is lesser closes its sockets with 4404."""
     @_builtins.property
     def left_session_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Its peers that are gone."""
@@ -463,7 +476,7 @@ class RoomNews(_message.Message):
 
     @_builtins.property
     def invalidations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Invalidation]:
-        """What was committed, in its order."""
+        """What was committed, in its order. Then there is nothing else in it."""
 
     def __init__(
         self,
@@ -476,10 +489,11 @@ class RoomNews(_message.Message):
         invalidations: _abc.Iterable[Global___Invalidation] | None = ...,
         revision: _builtins.int = ...,
         gone: _builtins.bool = ...,
+        incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anew", b"anew", "asks", b"asks", "gone", b"gone", "instance_id", b"instance_id", "invalidations", b"invalidations", "left_session_ids", b"left_session_ids", "peers", b"peers", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anew", b"anew", "asks", b"asks", "gone", b"gone", "incarnation", b"incarnation", "instance_id", b"instance_id", "invalidations", b"invalidations", "left_session_ids", b"left_session_ids", "peers", b"peers", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
