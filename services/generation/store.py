@@ -13,12 +13,12 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 
 from servicekit.postgres import Connection, Database
+from services.generation.domain.intake import Known, Order
 from services.generation.domain.jobs import (
     ATTEMPT_EXPIRED,
     KINDS,
     SOURCE,
     ClaimedJob,
-    Draft,
     Position,
 )
 from services.generation.domain.prices import CHANNELS
@@ -50,48 +50,70 @@ SELECT (SELECT count(*)
        (SELECT count(*)
           FROM generation.job
          WHERE account_id = $1
-           AND status IN ('pending', 'running')) AS under_way,
-       known.key,
+           AND status IN ('pending', 'running')) AS under_way
+"""
+
+READ_KNOWN = """
+SELECT known.dedupe_key, known.key,
        (SELECT digest
           FROM generation.payload
          WHERE job_key = known.key) AS digest
-  FROM (SELECT (SELECT key
-                  FROM generation.job
-                 WHERE account_id = $1
-                   AND dedupe_key = $2) AS key) AS known
+  FROM generation.job AS known
+ WHERE known.account_id = $1
+   AND known.dedupe_key = ANY($2::text[])
 """
 
-ENQUEUE = """
-WITH charged AS (
+# The items of a list: one of each for every job. The account's row is locked, so its balance is
+# what was read: $2.
+ENQUEUE = f"""
+WITH item AS (
+    SELECT *
+      FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::boolean[],
+                  $9::integer[], $10::bigint[], $11::text[], $12::integer[], $13::text[],
+                  $14::bytea[], $15::text[], $16::double precision[], $17::double precision[],
+                  $18::text[])
+           WITH ORDINALITY
+           AS item (job_id, dedupe_key, kind, canvas_id, node_id, delivers, max_attempts,
+                    price_micros, channel, priority, status, digest, params, x, y, label, place)
+), charged AS (
     UPDATE generation.account
-       SET balance_micros = balance_micros - $9::bigint
-     WHERE account_id = $2
-    RETURNING balance_micros
+       SET balance_micros = $2::bigint - (SELECT sum(price_micros) FROM item)::bigint
+     WHERE account_id = $1
 ), entry AS (
     INSERT INTO generation.ledger
            (account_id, kind, delta_micros, balance_after_micros, reference)
-    SELECT $2, 'charge', -$9::bigint, balance_micros, 'job:' || $1
-      FROM charged
+    SELECT $1, 'charge', -price_micros, $2::bigint - (sum(price_micros) OVER earlier)::bigint,
+           'job:' || job_id
+      FROM item
+    WINDOW earlier AS (ORDER BY place)
+     ORDER BY place
 ), job AS (
     INSERT INTO generation.job
            (job_id, account_id, dedupe_key, kind, canvas_id, node_id, delivers, max_attempts,
             price_micros, channel, priority, status)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $16, $17, $18)
-    RETURNING key
+    SELECT job_id, $1, dedupe_key, kind, canvas_id, node_id, delivers, max_attempts, price_micros,
+           channel, priority, status
+      FROM item
+     ORDER BY place
+    RETURNING key, job_id
+), made AS (
+    SELECT job.key, item.*
+      FROM job
+      JOIN item ON item.job_id = job.job_id
 ), payload AS (
     INSERT INTO generation.payload (job_key, digest, params, position_x, position_y)
-    SELECT key, $10, $11, $12, $13
-      FROM job
+    SELECT key, digest, params, x, y
+      FROM made
 ), event AS (
     INSERT INTO generation.event (job_key, kind)
     SELECT key, 'enqueued'
-      FROM job
+      FROM made
 )
 INSERT INTO generation.summary
        (job_key, job_id, account_id, kind, source, label, price_micros, canvas_id, node_id)
-SELECT key, $1, $2, $4, $14, $15, $9, $5, $6
-  FROM job
-RETURNING job_key
+SELECT key, job_id, $1, kind, '{SOURCE}', label, price_micros, canvas_id, node_id
+  FROM made
+RETURNING job_key, job_id
 """
 
 # So often a job goes on after its worker was lost, asking its providers what became of its calls.
@@ -320,20 +342,6 @@ class Claimed:
     is_partial: bool
 
 
-@dataclass(frozen=True)
-class Gathered:
-    """What decides about a new job.
-
-    How many jobs of the account nobody has claimed, how many of its turns are taken, and key and
-    digest of the job of the dedupe key, if there is one.
-    """
-
-    waiting: int
-    under_way: int
-    key: int | None
-    digest: bytes | None
-
-
 class LockedAccount:
     """One account whose jobs and money nobody else changes until the block ends."""
 
@@ -342,38 +350,44 @@ class LockedAccount:
         self._account_id = account_id
         self.balance_micros = balance_micros
 
-    async def gather(self, dedupe_key: str) -> "Gathered":
-        """What there is of the account and of the dedupe key."""
-        row = await self._connection.fetchrow(GATHER, self._account_id, dedupe_key)
+    async def gather(self) -> tuple[int, int]:
+        """How many jobs of the account nobody has claimed, and how many of its turns are taken."""
+        row = await self._connection.fetchrow(GATHER, self._account_id)
         assert row is not None
-        return Gathered(**row)
+        return row["waiting"], row["under_way"]
 
-    async def enqueue(self, job_id: str, draft: Draft, *, is_pending: bool) -> int:
-        """Charges the account and stores the job, which waits for a turn or is pending; its key."""
-        target = draft.target
-        position = target.position if target else Position()
-        key: int = await self._connection.fetchval(
+    async def known(self, dedupe_keys: Sequence[str]) -> dict[str, Known | Order]:
+        """The jobs that were stored before, by their dedupe keys."""
+        rows = await self._connection.fetch(READ_KNOWN, self._account_id, dedupe_keys)
+        return {row["dedupe_key"]: Known(row["key"], row["digest"]) for row in rows}
+
+    async def enqueue(self, orders: Sequence[Order]) -> dict[str, int]:
+        """Charges the account and stores the jobs, in this order; their keys by their ids."""
+        drafts = [order.draft for order in orders]
+        targets = [draft.target for draft in drafts]
+        positions = [target.position if target else Position() for target in targets]
+        rows = await self._connection.fetch(
             ENQUEUE,
-            job_id,
             self._account_id,
-            draft.dedupe_key,
-            draft.kind,
-            draft.canvas_id,
-            target.node_id if target else None,
-            target is not None,
-            KINDS[draft.kind].max_attempts,
-            draft.price_micros,
-            draft.digest,
-            draft.params,
-            position.x,
-            position.y,
-            SOURCE,
-            draft.label,
-            draft.channel,
-            draft.priority,
-            "pending" if is_pending else "waiting",
+            self.balance_micros,
+            [order.job_id for order in orders],
+            [draft.dedupe_key for draft in drafts],
+            [draft.kind for draft in drafts],
+            [draft.canvas_id for draft in drafts],
+            [target.node_id if target else None for target in targets],
+            [target is not None for target in targets],
+            [KINDS[draft.kind].max_attempts for draft in drafts],
+            [draft.price_micros for draft in drafts],
+            [draft.channel for draft in drafts],
+            [draft.priority for draft in drafts],
+            ["pending" if order.is_pending else "waiting" for order in orders],
+            [draft.digest for draft in drafts],
+            [draft.params for draft in drafts],
+            [position.x for position in positions],
+            [position.y for position in positions],
+            [draft.label for draft in drafts],
         )
-        return key
+        return {row["job_id"]: row["job_key"] for row in rows}
 
 
 class QueueStore:

@@ -68,8 +68,8 @@ class Steps:
         request = Request(
             secrets.token_hex(8), "editor_image_generation", {"prompt": "a lantern"}, "cv_1", target
         )
-        summary, _ = await self.service.enqueue(self.account_id, drafted(request))
-        return summary.job_id
+        enqueued = await self.service.enqueue(self.account_id, drafted(request))
+        return enqueued.summary.job_id
 
     async def claim(self) -> Lease:
         """An attempt at the job that waits."""

@@ -161,14 +161,15 @@ class QueueMachine(RuleBasedStateMachine):
         known = self.jobs.get(request.dedupe_key)
         waiting = sum(job.outside == "pending" for job in self.jobs.values())
         try:
-            summary, is_repeat = self.run(self.service.enqueue(ACCOUNT, drafted(request)))
+            enqueued = self.run(self.service.enqueue(ACCOUNT, drafted(request)))
         except Failure as failure:
             word = failure.machine_word
             assert known is None
             assert word == ("backlog_full" if waiting >= 5 else "insufficient_balance")
             assert waiting >= 5 or self.balance < PRICE
             return
-        assert is_repeat is (known is not None)
+        summary = enqueued.summary
+        assert enqueued.is_repeat is (known is not None)
         if known:
             assert summary.job_id == known.job_id
             return
