@@ -123,6 +123,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             upkeep.append(Gauges(metrics.registry).show_forever(stats))
         async with (
             service.settling(),
+            claims.taking(),
             background(*upkeep),
             watching(
                 watches,

@@ -105,14 +105,14 @@ class GenerationService:
                     InsufficientBalance(balance_micros=0, price_micros=draft.price_micros)
                     for draft in drafts
                 ]
-            waiting, under_way = await account.gather()
+            found = await account.gather([draft.dedupe_key for draft in drafts])
             intake = Intake(
                 balance_micros=account.balance_micros,
-                waiting=waiting,
-                under_way=under_way,
+                waiting=found.waiting,
+                under_way=found.under_way,
                 backlog_limit=self._backlog_limit,
                 turns=self._turns.limit,
-                known=await account.known([draft.dedupe_key for draft in drafts]),
+                known={**found.known},
             )
             taken = [_taken(intake, draft) for draft in drafts]
             keys = await account.enqueue(intake.orders) if intake.orders else {}

@@ -42,6 +42,7 @@ class Channel:
 
 EVERYWHERE = tuple(Channel(name) for name in CHANNELS)
 
+# Always a row; one for each job of the dedupe keys.
 GATHER = """
 SELECT (SELECT count(*)
           FROM generation.summary
@@ -50,16 +51,15 @@ SELECT (SELECT count(*)
        (SELECT count(*)
           FROM generation.job
          WHERE account_id = $1
-           AND status IN ('pending', 'running')) AS under_way
-"""
-
-READ_KNOWN = """
-SELECT known.dedupe_key, known.key,
+           AND status IN ('pending', 'running')) AS under_way,
+       known.dedupe_key,
+       known.key,
        (SELECT digest
           FROM generation.payload
          WHERE job_key = known.key) AS digest
-  FROM generation.job AS known
- WHERE known.account_id = $1
+  FROM (SELECT) AS one
+  LEFT JOIN generation.job AS known
+    ON known.account_id = $1
    AND known.dedupe_key = ANY($2::text[])
 """
 
@@ -120,27 +120,41 @@ RETURNING job_key, job_id
 MAX_RESUMES = 3
 _RESUMED = "ARRAY(SELECT key FROM expired WHERE is_resumed)"
 
-# Expired leases first, then what is pending, in channels that have room. What expired with no
-# attempts left fails and is refunded here (GN8); one whose providers can be asked goes on, which is
-# no new attempt (GN30). The claim's row makes a repeat take nothing anew,
+# Expired leases first, then what is pending, in channels that have room, for all claims together.
+# What expired with no attempts left fails and is refunded here (GN8); one whose providers can be
+# asked goes on, which is no new attempt (GN30). A claim's row makes a repeat take nothing anew,
 # also one that runs at the same time: it waits for the row, and finds it taken (GN6).
 CLAIM = f"""
-WITH known AS (
-    SELECT job_keys
-      FROM generation.claim
-     WHERE worker_id = $1
-       AND claim_id = $2
+WITH item AS (
+    SELECT item.*,
+           (SELECT count(*) > 0
+              FROM generation.claim
+             WHERE claim.worker_id = item.worker_id
+               AND claim.claim_id = item.claim_id) AS is_known
+      FROM unnest($1::text[], $2::text[], $3::bigint[], $4::interval[])
+           WITH ORDINALITY AS item (worker_id, claim_id, wanted, lease, place)
+), asked AS (
+    SELECT worker_id, claim_id, lease,
+           sum(wanted) OVER before - wanted AS first,
+           sum(wanted) OVER before          AS next
+      FROM item
+     WHERE NOT is_known
+    WINDOW before AS (ORDER BY place)
+), total AS (
+    SELECT max(next)::bigint AS wanted
+      FROM asked
 ), channel AS (
-    SELECT name, since,
-           least($3::bigint,
+    SELECT name, since, wanted,
+           least(wanted,
                  capacity - CASE WHEN capacity IS NOT NULL
                                  THEN (SELECT count(*)
                                          FROM generation.job
                                         WHERE status = 'running'
-                                          AND job.channel = asked.name)
+                                          AND job.channel = open.name)
                             END) AS room
-      FROM unnest($5::text[], $6::bigint[], $7::timestamptz[]) AS asked (name, capacity, since)
-     WHERE NOT EXISTS (SELECT FROM known)
+      FROM unnest($5::text[], $6::bigint[], $7::timestamptz[]) AS open (name, capacity, since)
+     CROSS JOIN total
+     WHERE wanted IS NOT NULL
 ), expired AS (
     SELECT late.*
       FROM channel
@@ -154,9 +168,9 @@ WITH known AS (
                             AND job.channel = channel.name
                             AND lease_until <= now()
                           ORDER BY lease_until
-                          LIMIT $3::bigint
+                          LIMIT channel.wanted
                             FOR UPDATE SKIP LOCKED) AS late
-     LIMIT $3::bigint
+     LIMIT (SELECT wanted FROM total)
 ), ready AS (
     SELECT next.*
       FROM channel
@@ -170,34 +184,51 @@ WITH known AS (
                           LIMIT greatest(channel.room, 0)
                             FOR UPDATE SKIP LOCKED) AS next
      ORDER BY priority, available_at, key
-     LIMIT $3::bigint - (SELECT count(*) FROM expired WHERE has_attempts OR is_resumed)
+     LIMIT (SELECT wanted FROM total)
+           - (SELECT count(*) FROM expired WHERE has_attempts OR is_resumed)
 ), found AS (
-    SELECT key, lease_token + 1 AS lease_token
-      FROM expired
-     WHERE has_attempts
-        OR is_resumed
-    UNION ALL
-    SELECT key, lease_token + 1
-      FROM ready
+    SELECT key, lease_token + 1 AS lease_token, row_number() OVER () - 1 AS number
+      FROM (SELECT key, lease_token
+              FROM expired
+             WHERE has_attempts
+                OR is_resumed
+             UNION ALL
+            SELECT key, lease_token
+              FROM ready) AS either
+), given AS (
+    SELECT found.*, asked.worker_id, asked.claim_id, asked.lease
+      FROM found
+      JOIN asked
+        ON found.number >= asked.first
+       AND found.number < asked.next
 ), registered AS (
     INSERT INTO generation.claim (worker_id, claim_id, job_keys, lease_tokens)
-    SELECT $1, $2, array_agg(key), array_agg(lease_token)
-      FROM found
-    HAVING count(*) > 0
+    SELECT worker_id, claim_id, array_agg(key), array_agg(lease_token)
+      FROM given
+     GROUP BY worker_id, claim_id
+     ORDER BY worker_id, claim_id
         ON CONFLICT (worker_id, claim_id) DO NOTHING
-    RETURNING job_keys
+    RETURNING worker_id, claim_id
+), kept AS (
+    SELECT given.*
+      FROM given
+      JOIN registered USING (worker_id, claim_id)
 ), claimed AS (
     UPDATE generation.job
        SET status      = 'running',
-           worker_id   = $1,
-           attempt     = attempt + CASE WHEN key = ANY({_RESUMED}) THEN 0 ELSE 1 END,
-           resumes     = resumes + CASE WHEN key = ANY({_RESUMED}) THEN 1 ELSE 0 END,
+           worker_id   = kept.worker_id,
+           attempt     = attempt + CASE WHEN job.key = ANY({_RESUMED}) THEN 0 ELSE 1 END,
+           resumes     = resumes + CASE WHEN job.key = ANY({_RESUMED}) THEN 1 ELSE 0 END,
            lease_token = lease_token + 1,
-           lease_until = now() + $4::interval,
+           lease_until = now() + kept.lease,
            claimed_at  = now()
-     WHERE key = ANY(ARRAY(SELECT unnest(job_keys) FROM registered))
-    RETURNING key, job_id, lease_token, account_id, kind, canvas_id, attempt, channel,
-              available_at
+      FROM unnest(ARRAY(SELECT key FROM kept), ARRAY(SELECT worker_id FROM kept),
+                  ARRAY(SELECT claim_id FROM kept), ARRAY(SELECT lease FROM kept))
+           AS kept (key, worker_id, claim_id, lease)
+     WHERE job.key = kept.key
+       AND job.key = ANY(ARRAY(SELECT key FROM kept))
+    RETURNING job.key, job_id, lease_token, account_id, kind, canvas_id, attempt, channel,
+              available_at, kept.worker_id, kept.claim_id
 ), claimed_summary AS (
     UPDATE generation.summary
        SET status     = 'running',
@@ -208,7 +239,7 @@ WITH known AS (
      WHERE job_key = ANY(ARRAY(SELECT key FROM claimed))
 ), claimed_event AS (
     INSERT INTO generation.event (job_key, kind, worker_id, lease_token)
-    SELECT key, 'claimed', $1, lease_token
+    SELECT key, 'claimed', worker_id, lease_token
       FROM claimed
 ), failed AS (
     UPDATE generation.job
@@ -236,8 +267,15 @@ WITH known AS (
     SELECT key, unnest(ARRAY['attempt_expired', 'failed']), lease_token
       FROM failed
 )
-SELECT EXISTS (SELECT FROM known)
-       OR EXISTS (SELECT FROM found) AND NOT EXISTS (SELECT FROM registered) AS is_repeat,
+SELECT ARRAY(SELECT ARRAY[worker_id, claim_id]
+               FROM item
+              WHERE is_known
+              UNION
+             (SELECT ARRAY[worker_id, claim_id]
+                FROM given
+              EXCEPT
+              SELECT ARRAY[worker_id, claim_id]
+                FROM registered)) AS repeats,
        ARRAY(SELECT ARRAY[job_id, account_id] FROM failed) AS failed,
        EXISTS (SELECT FROM failed WHERE deliver_at IS NOT NULL) AS is_to_deliver,
        claimed.*,
@@ -326,20 +364,40 @@ SELECT key
 
 
 @dataclass(frozen=True)
-class Claimed:
-    """What a claim did: the jobs that it got, and what else came of it.
+class Asked:
+    """A claim of a worker: for how many jobs, and for how long."""
 
-    `failed` are the jobs that had no attempts left, their accounts by their ids; `newest` is when
-    the last of the jobs of each channel began to wait. `is_partial` says that another claim had a
-    channel.
+    worker_id: str
+    claim_id: str
+    limit: int
+    lease: timedelta
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What claims did: the jobs that each got, by worker and claim, and what else came of them.
+
+    `repeats` are the claims that had got theirs before. `failed` are the jobs that had no attempts
+    left, their accounts by their ids; `newest` is when the last job of each channel began to
+    wait. `is_partial` says that another claim had a channel.
     """
 
-    jobs: list[ClaimedJob]
-    is_repeat: bool
+    jobs: dict[tuple[str, str], list[ClaimedJob]]
+    repeats: set[tuple[str, str]]
     failed: dict[str, str]
     is_to_deliver: bool
     newest: dict[str, datetime]
     is_partial: bool
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """How many jobs of an account nobody has claimed, how many of its turns are taken, and its jobs
+    that were stored before under dedupe keys."""
+
+    waiting: int
+    under_way: int
+    known: dict[str, Known]
 
 
 class LockedAccount:
@@ -350,16 +408,15 @@ class LockedAccount:
         self._account_id = account_id
         self.balance_micros = balance_micros
 
-    async def gather(self) -> tuple[int, int]:
-        """How many jobs of the account nobody has claimed, and how many of its turns are taken."""
-        row = await self._connection.fetchrow(GATHER, self._account_id)
-        assert row is not None
-        return row["waiting"], row["under_way"]
-
-    async def known(self, dedupe_keys: Sequence[str]) -> dict[str, Known | Order]:
-        """The jobs that were stored before, by their dedupe keys."""
-        rows = await self._connection.fetch(READ_KNOWN, self._account_id, dedupe_keys)
-        return {row["dedupe_key"]: Known(row["key"], row["digest"]) for row in rows}
+    async def gather(self, dedupe_keys: Sequence[str]) -> Gathered:
+        """What decides about new jobs of these dedupe keys."""
+        rows = await self._connection.fetch(GATHER, self._account_id, dedupe_keys)
+        known = {
+            row["dedupe_key"]: Known(row["key"], row["digest"])
+            for row in rows
+            if row["key"] is not None
+        }
+        return Gathered(rows[0]["waiting"], rows[0]["under_way"], known)
 
     async def enqueue(self, orders: Sequence[Order]) -> dict[str, int]:
         """Charges the account and stores the jobs, in this order; their keys by their ids."""
@@ -413,16 +470,15 @@ class QueueStore:
         return await self._database.fetchrow(CANCEL, account_id, job_id) is not None
 
     async def claim(
-        self,
-        worker_id: str,
-        claim_id: str,
-        *,
-        limit: int,
-        lease: timedelta,
-        channels: Sequence[Channel] = EVERYWHERE,
+        self, asked: Sequence[Asked], channels: Sequence[Channel] = EVERYWHERE
     ) -> Claimed:
-        """Takes up to `limit` jobs that expired, or are pending, out of these channels."""
-        arguments = (worker_id, claim_id, limit, lease)
+        """Takes jobs that expired, or are pending, out of these channels, for different claims."""
+        arguments = (
+            [claim.worker_id for claim in asked],
+            [claim.claim_id for claim in asked],
+            [claim.limit for claim in asked],
+            [claim.lease for claim in asked],
+        )
         limited = [channel.name for channel in channels if channel.capacity is not None]
         if not limited:
             rows = await self._database.fetch(CLAIM, *arguments, *_columns(channels))
@@ -449,11 +505,13 @@ class QueueStore:
 def _claimed(rows: Sequence[asyncpg.Record], *, is_partial: bool) -> Claimed:
     claimed = sorted((row for row in rows if row["key"] is not None), key=lambda row: row["key"])
     newest: dict[str, datetime] = {}
+    jobs: dict[tuple[str, str], list[ClaimedJob]] = {}
     for row in claimed:
+        jobs.setdefault((row["worker_id"], row["claim_id"]), []).append(_claimed_job(row))
         newest[row["channel"]] = max(row["available_at"], newest.get(row["channel"], EVER))
     return Claimed(
-        jobs=[_claimed_job(row) for row in claimed],
-        is_repeat=rows[0]["is_repeat"],
+        jobs=jobs,
+        repeats=set(map(tuple, rows[0]["repeats"])),
         failed=dict(rows[0]["failed"]),
         is_to_deliver=rows[0]["is_to_deliver"],
         newest=newest,
@@ -461,8 +519,11 @@ def _claimed(rows: Sequence[asyncpg.Record], *, is_partial: bool) -> Claimed:
     )
 
 
+_CLAIMED_COLUMNS = tuple(field.name for field in fields(ClaimedJob))
+
+
 def _claimed_job(row: asyncpg.Record) -> ClaimedJob:
-    return ClaimedJob(**{field.name: row[field.name] for field in fields(ClaimedJob)})
+    return ClaimedJob(*map(row.__getitem__, _CLAIMED_COLUMNS))
 
 
 def _columns(
