@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from gesso.generation.v1 import generation_pb2
 from gesso.generation.v1.generation_pb2_grpc import GenerationServiceServicer
@@ -66,17 +66,26 @@ _OUTCOMES = {
 }
 
 
+class Orders(Protocol):
+    """Who takes what is asked for."""
+
+    async def enqueue(self, account_id: str, draft: Draft) -> tuple[Summary, bool]:
+        """The job, and whether it was asked for before."""
+
+
 class GenerationRpc(GenerationServiceServicer):
     """The queue as gRPC."""
 
     def __init__(
         self,
+        orders: Orders,
         service: GenerationService,
         claims: Claims,
         watches: Watches[Summary],
         workers: Workers,
         stats: Stats,
     ) -> None:
+        self._orders = orders
         self._service = service
         self._claims = claims
         self._watches = watches
@@ -88,7 +97,7 @@ class GenerationRpc(GenerationServiceServicer):
     ) -> generation_pb2.EnqueueResponse:
         """See generation.proto."""
         draft = draft_from_proto(request)
-        summary, is_repeat = await self._service.enqueue(account_of(context), draft)
+        summary, is_repeat = await self._orders.enqueue(account_of(context), draft)
         return generation_pb2.EnqueueResponse(job=proto_from_summary(summary), replayed=is_repeat)
 
     async def Claim(
