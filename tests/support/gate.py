@@ -13,6 +13,7 @@ class Gate:
 
     def __init__(self, *, is_stubborn: bool = False, request_id: str | None = None) -> None:
         self.request_id = request_id
+        self.requests: list[ImageRequest] = []
         self.resumed: list[str] = []
         self.withdrawn: list[str] = []
         self.asked = asyncio.Event()
@@ -42,6 +43,7 @@ class Gate:
         return True
 
     async def _made(self, request: ImageRequest) -> bytes:
+        self.requests.append(request)
         self.asked.set()
         try:
             await self.let.wait()
