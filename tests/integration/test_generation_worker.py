@@ -241,7 +241,7 @@ async def test_a_job_whose_worker_was_lost_is_gone_on_with_and_asked_for_once(
 ) -> None:
     """GN30"""
     lost, found = Gate(request_id="p-1", is_stubborn=True), Gate(request_id="p-2")
-    async with working(home, {"studio": lost}, lease_seconds=3600):
+    async with working(home, {"studio": lost}, concurrency=1, lease_seconds=3600):
         job = (await person.enqueue(node_id="n1")).job
         await lost.was_asked()
         await home.expire(job.job_id)
