@@ -3,7 +3,7 @@
 import os
 import secrets
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +60,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench_suite(*, workers: int) -> AsyncIterator[Bench]:
+async def bench_suite(
+    *, workers: int, environ: Mapping[str, str] | None = None
+) -> AsyncIterator[Bench]:
     """A suite of processes on a data folder of its own, gone at the end."""
     token = secrets.token_hex(16)
     settings = {
@@ -69,6 +71,7 @@ async def bench_suite(*, workers: int) -> AsyncIterator[Bench]:
         "GESSO_LOG_LEVEL": "warning",
         # Every round signs up browsers of its own.
         "GESSO_GATEWAY_TRIES_PER_MINUTE": "1000000",
+        **(environ or {}),
     }
     with tempfile.TemporaryDirectory(prefix="gesso-bench-") as folder:
         wanted = Wanted(Path(folder), port=free_port(), workers=workers, gateways=1, presences=1)

@@ -40,7 +40,7 @@ class Line(Protocol):
     """The way to a window."""
 
     def send(self, message: bytes) -> None:
-        """Sends a message, whatever waits."""
+        """Sends a message that tells of peers, whatever else waits."""
 
     def pass_on(self, frame: bytes) -> bool:
         """Sends a text if the window takes it now; whether it did."""

@@ -40,8 +40,8 @@ class Room:
     """The windows of this gateway in a room, and all peers that are in it.
 
     Its `incarnation` is greater than those of the canvases that had its id before. What changes
-    after silence is told at once, in the same turn of the loop; then, while there is
-    much to tell, what changes within a tick (PR7).
+    after silence is told at once, in the same turn of the loop; then, while there is much to tell,
+    what changes within a tick (PR7).
     """
 
     def __init__(self, place: Place, incarnation: int, ticks: Ticks) -> None:

@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from uuid import UUID, uuid5
@@ -33,7 +33,7 @@ from services.generation.domain.money import Entry
 from services.generation.domain.params import request_digest
 from services.generation.executor import Executor, NotMade
 from services.generation.patience import answered
-from services.generation.service import GenerationService
+from services.generation.service import Enqueued, GenerationService
 from services.generation.store import QueueStore
 
 MAX_AT_ONCE = 4
@@ -47,17 +47,11 @@ _JOBS = UUID("2720e26c-95ba-468f-9950-db079257df21")
 
 
 @dataclass(frozen=True)
-class _Ended:
-    summary: Summary
-    is_repeat: bool
-
-
-@dataclass(frozen=True)
 class _Work:
     """A job that is carried out, or was. It ends with None if the queue has it."""
 
     digest: bytes
-    task: asyncio.Task[_Ended | None]
+    task: asyncio.Task[Enqueued | None]
 
 
 class Inline:
@@ -86,11 +80,11 @@ class Inline:
         self._is_stopped = False
         self._log = logger("generation.inline")
 
-    async def enqueue(self, account_id: str, draft: Draft) -> tuple[Summary, bool]:
+    async def enqueue(self, account_id: str, draft: Draft) -> Enqueued:
         """Charges the account and carries the job out, once for each dedupe key (GN60, GN61).
 
-        The job once it is over, and whether it was asked for before. Raises
-        `IdempotencyKeyReused`, `BacklogFull` or `InsufficientBalance`; then nothing is charged.
+        Answers once it is over. Raises `IdempotencyKeyReused`, `BacklogFull` or
+        `InsufficientBalance`; then nothing is charged.
         """
         job = job_of(account_id, draft)
         known = self._working.get(job.job_id) or self._over.get(job.job_id)
@@ -102,7 +96,13 @@ class Inline:
         ended = await asyncio.shield(work.task)
         if ended is None:
             return await self._queue.enqueue(account_id, draft)
-        return ended.summary, known is not None or ended.is_repeat
+        return replace(ended, is_repeat=known is not None or ended.is_repeat)
+
+    async def enqueue_all(
+        self, account_id: str, drafts: Sequence[Draft]
+    ) -> list[Enqueued | Failure]:
+        """Carries jobs out side by side; what became of each, in order, once all are over."""
+        return await asyncio.gather(*(self._outcome(account_id, draft) for draft in drafts))
 
     @asynccontextmanager
     async def working(
@@ -112,6 +112,12 @@ class Inline:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._drained(draining, drain_seconds))
             yield
+
+    async def _outcome(self, account_id: str, draft: Draft) -> Enqueued | Failure:
+        try:
+            return await self.enqueue(account_id, draft)
+        except Failure as failure:
+            return failure
 
     async def _drained(self, draining: asyncio.Event, drain_seconds: float) -> None:
         await draining.wait()
@@ -139,17 +145,17 @@ class Inline:
         if len(self._over) > MAX_REMEMBERED:
             del self._over[next(iter(self._over))]
 
-    async def _carried_out(self, job: ClaimedJob, draft: Draft) -> _Ended | None:
+    async def _carried_out(self, job: ClaimedJob, draft: Draft) -> Enqueued | None:
         """Brings a job to its end; None, and nothing is done, if the queue has it."""
         async with self._accounts.locked(job.account_id) as account:
             if account is None:
                 raise InsufficientBalance(balance_micros=0, price_micros=draft.price_micros)
-            found = await account.gather(draft.dedupe_key)
+            is_queued = bool((await account.gather([draft.dedupe_key])).known)
             entries = await account.entries(job.job_id)
             charge, refund = entries.get("charge"), entries.get("refund")
 
             is_repeat = charge is not None
-            if found.key is not None:
+            if is_queued:
                 return None
             if charge is not None and charge.entry_id != entry_id_of(job, draft):
                 raise IdempotencyKeyReused
@@ -171,13 +177,13 @@ class Inline:
                 error=UNEXPLAINED,
                 refund_entry_id=refund.entry_id,
             )
-            return _Ended(summary, is_repeat)
+            return Enqueued(summary, is_repeat)
         error = await self._error(job, draft, is_repeat=is_repeat)
         refund_entry_id = None if error is None else await self._refunded(job)
         summary = summary_of(
             job, draft, charge, datetime.now(UTC), error=error, refund_entry_id=refund_entry_id
         )
-        return _Ended(summary, is_repeat)
+        return Enqueued(summary, is_repeat)
 
     async def _error(self, job: ClaimedJob, draft: Draft, *, is_repeat: bool) -> str | None:
         """Carries a job out and shows its end on the canvas; why there is no result, if so."""

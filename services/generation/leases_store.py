@@ -4,12 +4,12 @@ Each transition is fenced by job, worker and lease token (GN7). Its condition do
 status, which would lure the planner into the index of all leases.
 """
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 
 import asyncpg
+from msgspec.json import encode
 
 from servicekit.postgres import Database
 from services.generation.domain.jobs import (
@@ -47,6 +47,8 @@ SELECT worker_id, job_id, lease_token
   FROM renewed
 """
 
+# Of arrays the planner takes it that they are long, and so reads the summaries once, not once for
+# each job that ended.
 COMPLETE = f"""
 WITH ended AS (
     UPDATE generation.job AS job
@@ -74,13 +76,15 @@ WITH ended AS (
        SET status     = 'completed',
            phase      = NULL,
            progress   = 100,
-           warning    = ended.warning,
+           warning    = done.warning,
            ended_at   = now(),
            updated_at = now(),
            changed_in = pg_current_xact_id(),
            ended_in   = pg_current_xact_id()
-      FROM ended
-     WHERE summary.job_key = ended.key
+      FROM unnest(ARRAY(SELECT key FROM ended WHERE status = 'completed'),
+                  ARRAY(SELECT warning FROM ended WHERE status = 'completed'))
+           AS done (key, warning)
+     WHERE summary.job_key = done.key
        AND summary.job_key = ANY(ARRAY(SELECT key FROM ended WHERE status = 'completed'))
 ), event AS (
     INSERT INTO generation.event (job_key, kind, worker_id, lease_token)
@@ -237,10 +241,7 @@ class LeasesStore:
         rows = await self._database.fetch(
             COMPLETE,
             *_columns([completion.lease for completion in completions]),
-            [
-                json.dumps([asdict(output) for output in completion.outputs])
-                for completion in completions
-            ],
+            [encode(completion.outputs).decode() for completion in completions],
             [completion.warning for completion in completions],
         )
         return {

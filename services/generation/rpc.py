@@ -8,9 +8,10 @@ from gesso.generation.v1 import generation_pb2
 from gesso.generation.v1.generation_pb2_grpc import GenerationServiceServicer
 from google.protobuf.duration_pb2 import Duration
 
-from servicekit.errors import Invalid
+from servicekit.errors import Failure, Invalid
 from servicekit.identity import Context, account_of
 from servicekit.pages import page_of, page_size, place_from_token
+from servicekit.status import message_from_failure
 from servicekit.strictjson import loads
 from servicekit.times import timestamp_from_time
 from servicekit.watches import News, Watches
@@ -33,11 +34,12 @@ from services.generation.domain.jobs import (
 )
 from services.generation.domain.requests import Request, drafted
 from services.generation.domain.scaling import QueueStats
-from services.generation.service import GenerationService
+from services.generation.service import Enqueued, GenerationService
 from services.generation.stats import Stats
 from services.generation.workers import Workers
 
 MAX_ITEMS = 100
+DOMAIN = "generation.gesso"
 MAX_RESULT_BYTES = 256 * 1024
 MAX_NAME_LENGTH = 200
 MIN_LEASE, MAX_LEASE = timedelta(seconds=1), timedelta(hours=1)
@@ -69,8 +71,13 @@ _OUTCOMES = {
 class Orders(Protocol):
     """Who takes what is asked for."""
 
-    async def enqueue(self, account_id: str, draft: Draft) -> tuple[Summary, bool]:
-        """The job, and whether it was asked for before."""
+    async def enqueue(self, account_id: str, draft: Draft) -> Enqueued:
+        """Takes a job, once for each dedupe key. Raises what it is refused for."""
+
+    async def enqueue_all(
+        self, account_id: str, drafts: Sequence[Draft]
+    ) -> list[Enqueued | Failure]:
+        """Takes jobs; what became of each, in order."""
 
 
 class GenerationRpc(GenerationServiceServicer):
@@ -97,8 +104,23 @@ class GenerationRpc(GenerationServiceServicer):
     ) -> generation_pb2.EnqueueResponse:
         """See generation.proto."""
         draft = draft_from_proto(request)
-        summary, is_repeat = await self._orders.enqueue(account_of(context), draft)
-        return generation_pb2.EnqueueResponse(job=proto_from_summary(summary), replayed=is_repeat)
+        enqueued = await self._orders.enqueue(account_of(context), draft)
+        return proto_from_enqueued(enqueued)
+
+    async def BatchEnqueue(
+        self, request: generation_pb2.BatchEnqueueRequest, context: Context
+    ) -> generation_pb2.BatchEnqueueResponse:
+        """See generation.proto."""
+        _check_number(request.requests, "requests")
+        asked = [_draft_or_failure(each) for each in request.requests]
+        drafts = [each for each in asked if isinstance(each, Draft)]
+        stored = iter(await self._orders.enqueue_all(account_of(context), drafts) if drafts else ())
+        return generation_pb2.BatchEnqueueResponse(
+            outcomes=[
+                proto_from_outcome(next(stored) if isinstance(each, Draft) else each)
+                for each in asked
+            ]
+        )
 
     async def Claim(
         self, request: generation_pb2.ClaimRequest, context: Context
@@ -272,6 +294,21 @@ def draft_from_proto(request: generation_pb2.EnqueueRequest) -> Draft:
     )
 
 
+def proto_from_enqueued(enqueued: Enqueued) -> generation_pb2.EnqueueResponse:
+    """A job that was asked for, as a message."""
+    return generation_pb2.EnqueueResponse(
+        job=proto_from_summary(enqueued.summary), replayed=enqueued.is_repeat
+    )
+
+
+def proto_from_outcome(outcome: Enqueued | Failure) -> generation_pb2.EnqueueOutcome:
+    """What became of one job of a list, as a message."""
+    if isinstance(outcome, Failure):
+        status = message_from_failure(outcome, domain=DOMAIN)
+        return generation_pb2.EnqueueOutcome(status=status.SerializeToString())
+    return generation_pb2.EnqueueOutcome(enqueued=proto_from_enqueued(outcome))
+
+
 def statuses_from_proto(numbers: Sequence[int]) -> list[Status]:
     """The statuses that a list asks for, each once. Raises `Invalid` for one not known."""
     unknown = [number for number in numbers if number not in _STATUS_OF_PROTO]
@@ -371,6 +408,13 @@ def proto_from_output(output: Output) -> generation_pb2.Output:
         width=output.width,
         height=output.height,
     )
+
+
+def _draft_or_failure(request: generation_pb2.EnqueueRequest) -> Draft | Failure:
+    try:
+        return draft_from_proto(request)
+    except Failure as failure:
+        return failure
 
 
 def _length(message: Duration) -> timedelta:

@@ -144,6 +144,7 @@ async def serving(
         async with (
             delivering(deliveries),
             service.settling(),
+            claims.taking(),
             background(*upkeep),
             watching(
                 watches,

@@ -2,18 +2,18 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from datetime import timedelta
-from uuid import uuid4
 
-from servicekit.errors import IdempotencyKeyReused, NotFound
+from servicekit.errors import Failure, NotFound
 from services.generation.batches import Batches, settling
 from services.generation.domain.durations import Durations
 from services.generation.domain.failures import (
-    BacklogFull,
     InsufficientBalance,
     JobFinishing,
     LeaseFenced,
 )
+from services.generation.domain.intake import Intake, Known, Order
 from services.generation.domain.jobs import (
     ENDS,
     Completion,
@@ -40,6 +40,14 @@ from services.generation.wakeups import Wakeups
 MAX_COUNTED = 1_000
 
 Renewal = tuple[Lease, timedelta]
+
+
+@dataclass(frozen=True)
+class Enqueued:
+    """A job that was asked for, as it is now, and whether it had been stored before."""
+
+    summary: Summary
+    is_repeat: bool
 
 
 class GenerationService:
@@ -73,39 +81,77 @@ class GenerationService:
         """Settles what workers report, inside the block."""
         return settling(self._renewals, self._completions, self._failings)
 
-    async def enqueue(self, account_id: str, draft: Draft) -> tuple[Summary, bool]:
+    async def enqueue(self, account_id: str, draft: Draft) -> Enqueued:
         """Charges the account and stores a job, once for each dedupe key (GN2 to GN4).
 
-        The job, and whether it had been stored before. Raises `IdempotencyKeyReused`,
-        `BacklogFull` or `InsufficientBalance`; then nothing is stored or charged.
+        Raises `IdempotencyKeyReused`, `BacklogFull` or `InsufficientBalance`; then nothing is
+        stored or charged.
+        """
+        (outcome,) = await self.enqueue_all(account_id, [draft])
+        if isinstance(outcome, Failure):
+            raise outcome
+        return outcome
+
+    async def enqueue_all(
+        self, account_id: str, drafts: Sequence[Draft]
+    ) -> list[Enqueued | Failure]:
+        """Charges the account for jobs and stores them, one after another (GN35).
+
+        What became of each, in order: what one is refused for does not stop the others.
         """
         async with self._store.locked(account_id) as account:
             if account is None:
-                raise InsufficientBalance(balance_micros=0, price_micros=draft.price_micros)
-            found = await account.gather(draft.dedupe_key)
-            key, is_pending = found.key, found.under_way < self._turns.limit
+                return [
+                    InsufficientBalance(balance_micros=0, price_micros=draft.price_micros)
+                    for draft in drafts
+                ]
+            found = await account.gather([draft.dedupe_key for draft in drafts])
+            intake = Intake(
+                balance_micros=account.balance_micros,
+                waiting=found.waiting,
+                under_way=found.under_way,
+                backlog_limit=self._backlog_limit,
+                turns=self._turns.limit,
+                known={**found.known},
+            )
+            taken = [_taken(intake, draft) for draft in drafts]
+            keys = await account.enqueue(intake.orders) if intake.orders else {}
+        self._announce(account_id, intake.orders)
+        return await self._enqueued(account_id, taken, keys)
 
-            is_repeat = key is not None
-            if is_repeat and found.digest != draft.digest:
-                raise IdempotencyKeyReused
-            if key is None:
-                if found.waiting >= self._backlog_limit:
-                    raise BacklogFull(self._backlog_limit)
-                if account.balance_micros < draft.price_micros:
-                    raise InsufficientBalance(
-                        balance_micros=account.balance_micros, price_micros=draft.price_micros
-                    )
-                job_id = f"extgen-{uuid4()}"
-                key = await account.enqueue(job_id, draft, is_pending=is_pending)
-        if not is_repeat:
-            if is_pending:
-                self._wakeups.jobs_came()
-            else:
-                self._turns.may_be_free([account_id])
-            self._wakeups.job_changed(job_id, account_id)
-        summary = await self._summaries.summary_of_key(account_id, key)
-        assert summary is not None
-        return summary, is_repeat
+    def _announce(self, account_id: str, orders: Sequence[Order]) -> None:
+        """Says that jobs were stored, to workers and to who watches the account."""
+        pending = sum(order.is_pending for order in orders)
+        if pending:
+            self._wakeups.jobs_came(pending)
+        if pending < len(orders):
+            self._turns.may_be_free([account_id])
+        for order in orders:
+            self._wakeups.job_changed(order.job_id, account_id)
+
+    async def _enqueued(
+        self,
+        account_id: str,
+        taken: Sequence[Known | Order | Failure],
+        keys: Mapping[str, int],
+    ) -> list[Enqueued | Failure]:
+        """What is told of each job that was asked for, by what it was taken for."""
+        found = {
+            number: keys[job.job_id] if isinstance(job, Order) else job.key
+            for number, job in enumerate(taken)
+            if not isinstance(job, Failure)
+        }
+        summaries = await self._summaries.summaries_of_keys(account_id, set(found.values()))
+        first = {key: number for number, key in reversed(found.items())}
+        return [
+            job
+            if isinstance(job, Failure)
+            else Enqueued(
+                summaries[found[number]],
+                is_repeat=isinstance(job, Known) or first[found[number]] != number,
+            )
+            for number, job in enumerate(taken)
+        ]
 
     async def cancel(self, account_id: str, job_id: str) -> Summary:
         """Cancels and refunds a job, also one that is worked on (GN25); the job as it is then.
@@ -231,6 +277,13 @@ class GenerationService:
         unsaid = [lease for lease in leases if lease not in ended]
         accepted = await self._leases.accepted(unsaid, with_result=with_result) if unsaid else set()
         return [_held(lease in ended or lease in accepted) for lease in leases]
+
+
+def _taken(intake: Intake, draft: Draft) -> Known | Order | Failure:
+    try:
+        return intake.take(draft)
+    except Failure as failure:
+        return failure
 
 
 def _held(is_held: bool, *, is_cancelled: bool = False) -> Held:

@@ -13,12 +13,12 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 
 from servicekit.postgres import Connection, Database
+from services.generation.domain.intake import Known, Order
 from services.generation.domain.jobs import (
     ATTEMPT_EXPIRED,
     KINDS,
     SOURCE,
     ClaimedJob,
-    Draft,
     Position,
 )
 from services.generation.domain.money import Entry
@@ -49,6 +49,7 @@ class Channel:
 
 EVERYWHERE = tuple(Channel(name) for name in CHANNELS)
 
+# Always a row; one for each job of the dedupe keys.
 GATHER = """
 SELECT (SELECT count(*)
           FROM generation.summary
@@ -58,74 +59,109 @@ SELECT (SELECT count(*)
           FROM generation.job
          WHERE account_id = $1
            AND status IN ('pending', 'running')) AS under_way,
+       known.dedupe_key,
        known.key,
        (SELECT digest
           FROM generation.payload
          WHERE job_key = known.key) AS digest
-  FROM (SELECT (SELECT key
-                  FROM generation.job
-                 WHERE account_id = $1
-                   AND dedupe_key = $2) AS key) AS known
+  FROM (SELECT) AS one
+  LEFT JOIN generation.job AS known
+    ON known.account_id = $1
+   AND known.dedupe_key = ANY($2::text[])
 """
 
-ENQUEUE = """
-WITH charged AS (
+# The items of a list: one of each for every job. The account's row is locked, so its balance is
+# what was read: $2.
+ENQUEUE = f"""
+WITH item AS (
+    SELECT *
+      FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::boolean[],
+                  $9::integer[], $10::bigint[], $11::text[], $12::integer[], $13::text[],
+                  $14::bytea[], $15::text[], $16::double precision[], $17::double precision[],
+                  $18::text[])
+           WITH ORDINALITY
+           AS item (job_id, dedupe_key, kind, canvas_id, node_id, delivers, max_attempts,
+                    price_micros, channel, priority, status, digest, params, x, y, label, place)
+), charged AS (
     UPDATE generation.account
-       SET balance_micros = balance_micros - $9::bigint
-     WHERE account_id = $2
-    RETURNING balance_micros
+       SET balance_micros = $2::bigint - (SELECT sum(price_micros) FROM item)::bigint
+     WHERE account_id = $1
 ), entry AS (
     INSERT INTO generation.ledger
            (account_id, kind, delta_micros, balance_after_micros, reference)
-    SELECT $2, 'charge', -$9::bigint, balance_micros, 'job:' || $1
-      FROM charged
+    SELECT $1, 'charge', -price_micros, $2::bigint - (sum(price_micros) OVER earlier)::bigint,
+           'job:' || job_id
+      FROM item
+    WINDOW earlier AS (ORDER BY place)
+     ORDER BY place
 ), job AS (
     INSERT INTO generation.job
            (job_id, account_id, dedupe_key, kind, canvas_id, node_id, delivers, max_attempts,
             price_micros, channel, priority, status)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $16, $17, $18)
-    RETURNING key
+    SELECT job_id, $1, dedupe_key, kind, canvas_id, node_id, delivers, max_attempts, price_micros,
+           channel, priority, status
+      FROM item
+     ORDER BY place
+    RETURNING key, job_id
+), made AS (
+    SELECT job.key, item.*
+      FROM job
+      JOIN item ON item.job_id = job.job_id
 ), payload AS (
     INSERT INTO generation.payload (job_key, digest, params, position_x, position_y)
-    SELECT key, $10, $11, $12, $13
-      FROM job
+    SELECT key, digest, params, x, y
+      FROM made
 ), event AS (
     INSERT INTO generation.event (job_key, kind)
     SELECT key, 'enqueued'
-      FROM job
+      FROM made
 )
 INSERT INTO generation.summary
        (job_key, job_id, account_id, kind, source, label, price_micros, canvas_id, node_id)
-SELECT key, $1, $2, $4, $14, $15, $9, $5, $6
-  FROM job
-RETURNING job_key
+SELECT key, job_id, $1, kind, '{SOURCE}', label, price_micros, canvas_id, node_id
+  FROM made
+RETURNING job_key, job_id
 """
 
 # So often a job goes on after its worker was lost, asking its providers what became of its calls.
 MAX_RESUMES = 3
 _RESUMED = "ARRAY(SELECT key FROM expired WHERE is_resumed)"
 
-# Expired leases first, then what is pending, in channels that have room. What expired with no
-# attempts left fails and is refunded here (GN8); one whose providers can be asked goes on, which is
-# no new attempt (GN30). The claim's row makes a repeat take nothing anew,
+# Expired leases first, then what is pending, in channels that have room, for all claims together.
+# What expired with no attempts left fails and is refunded here (GN8); one whose providers can be
+# asked goes on, which is no new attempt (GN30). A claim's row makes a repeat take nothing anew,
 # also one that runs at the same time: it waits for the row, and finds it taken (GN6).
 CLAIM = f"""
-WITH known AS (
-    SELECT job_keys
-      FROM generation.claim
-     WHERE worker_id = $1
-       AND claim_id = $2
+WITH item AS (
+    SELECT item.*,
+           (SELECT count(*) > 0
+              FROM generation.claim
+             WHERE claim.worker_id = item.worker_id
+               AND claim.claim_id = item.claim_id) AS is_known
+      FROM unnest($1::text[], $2::text[], $3::bigint[], $4::interval[])
+           WITH ORDINALITY AS item (worker_id, claim_id, wanted, lease, place)
+), asked AS (
+    SELECT worker_id, claim_id, lease,
+           sum(wanted) OVER before - wanted AS first,
+           sum(wanted) OVER before          AS next
+      FROM item
+     WHERE NOT is_known
+    WINDOW before AS (ORDER BY place)
+), total AS (
+    SELECT max(next)::bigint AS wanted
+      FROM asked
 ), channel AS (
-    SELECT name, since,
-           least($3::bigint,
+    SELECT name, since, wanted,
+           least(wanted,
                  capacity - CASE WHEN capacity IS NOT NULL
                                  THEN (SELECT count(*)
                                          FROM generation.job
                                         WHERE status = 'running'
-                                          AND job.channel = asked.name)
+                                          AND job.channel = open.name)
                             END) AS room
-      FROM unnest($5::text[], $6::bigint[], $7::timestamptz[]) AS asked (name, capacity, since)
-     WHERE NOT EXISTS (SELECT FROM known)
+      FROM unnest($5::text[], $6::bigint[], $7::timestamptz[]) AS open (name, capacity, since)
+     CROSS JOIN total
+     WHERE wanted IS NOT NULL
 ), expired AS (
     SELECT late.*
       FROM channel
@@ -139,9 +175,9 @@ WITH known AS (
                             AND job.channel = channel.name
                             AND lease_until <= now()
                           ORDER BY lease_until
-                          LIMIT $3::bigint
+                          LIMIT channel.wanted
                             FOR UPDATE SKIP LOCKED) AS late
-     LIMIT $3::bigint
+     LIMIT (SELECT wanted FROM total)
 ), ready AS (
     SELECT next.*
       FROM channel
@@ -155,34 +191,51 @@ WITH known AS (
                           LIMIT greatest(channel.room, 0)
                             FOR UPDATE SKIP LOCKED) AS next
      ORDER BY priority, available_at, key
-     LIMIT $3::bigint - (SELECT count(*) FROM expired WHERE has_attempts OR is_resumed)
+     LIMIT (SELECT wanted FROM total)
+           - (SELECT count(*) FROM expired WHERE has_attempts OR is_resumed)
 ), found AS (
-    SELECT key, lease_token + 1 AS lease_token
-      FROM expired
-     WHERE has_attempts
-        OR is_resumed
-    UNION ALL
-    SELECT key, lease_token + 1
-      FROM ready
+    SELECT key, lease_token + 1 AS lease_token, row_number() OVER () - 1 AS number
+      FROM (SELECT key, lease_token
+              FROM expired
+             WHERE has_attempts
+                OR is_resumed
+             UNION ALL
+            SELECT key, lease_token
+              FROM ready) AS either
+), given AS (
+    SELECT found.*, asked.worker_id, asked.claim_id, asked.lease
+      FROM found
+      JOIN asked
+        ON found.number >= asked.first
+       AND found.number < asked.next
 ), registered AS (
     INSERT INTO generation.claim (worker_id, claim_id, job_keys, lease_tokens)
-    SELECT $1, $2, array_agg(key), array_agg(lease_token)
-      FROM found
-    HAVING count(*) > 0
+    SELECT worker_id, claim_id, array_agg(key), array_agg(lease_token)
+      FROM given
+     GROUP BY worker_id, claim_id
+     ORDER BY worker_id, claim_id
         ON CONFLICT (worker_id, claim_id) DO NOTHING
-    RETURNING job_keys
+    RETURNING worker_id, claim_id
+), kept AS (
+    SELECT given.*
+      FROM given
+      JOIN registered USING (worker_id, claim_id)
 ), claimed AS (
     UPDATE generation.job
        SET status      = 'running',
-           worker_id   = $1,
-           attempt     = attempt + CASE WHEN key = ANY({_RESUMED}) THEN 0 ELSE 1 END,
-           resumes     = resumes + CASE WHEN key = ANY({_RESUMED}) THEN 1 ELSE 0 END,
+           worker_id   = kept.worker_id,
+           attempt     = attempt + CASE WHEN job.key = ANY({_RESUMED}) THEN 0 ELSE 1 END,
+           resumes     = resumes + CASE WHEN job.key = ANY({_RESUMED}) THEN 1 ELSE 0 END,
            lease_token = lease_token + 1,
-           lease_until = now() + $4::interval,
+           lease_until = now() + kept.lease,
            claimed_at  = now()
-     WHERE key = ANY(ARRAY(SELECT unnest(job_keys) FROM registered))
-    RETURNING key, job_id, lease_token, account_id, kind, canvas_id, attempt, channel,
-              available_at
+      FROM unnest(ARRAY(SELECT key FROM kept), ARRAY(SELECT worker_id FROM kept),
+                  ARRAY(SELECT claim_id FROM kept), ARRAY(SELECT lease FROM kept))
+           AS kept (key, worker_id, claim_id, lease)
+     WHERE job.key = kept.key
+       AND job.key = ANY(ARRAY(SELECT key FROM kept))
+    RETURNING job.key, job_id, lease_token, account_id, kind, canvas_id, attempt, channel,
+              available_at, kept.worker_id, kept.claim_id
 ), claimed_summary AS (
     UPDATE generation.summary
        SET status     = 'running',
@@ -193,7 +246,7 @@ WITH known AS (
      WHERE job_key = ANY(ARRAY(SELECT key FROM claimed))
 ), claimed_event AS (
     INSERT INTO generation.event (job_key, kind, worker_id, lease_token)
-    SELECT key, 'claimed', $1, lease_token
+    SELECT key, 'claimed', worker_id, lease_token
       FROM claimed
 ), failed AS (
     UPDATE generation.job
@@ -221,8 +274,15 @@ WITH known AS (
     SELECT key, unnest(ARRAY['attempt_expired', 'failed']), lease_token
       FROM failed
 )
-SELECT EXISTS (SELECT FROM known)
-       OR EXISTS (SELECT FROM found) AND NOT EXISTS (SELECT FROM registered) AS is_repeat,
+SELECT ARRAY(SELECT ARRAY[worker_id, claim_id]
+               FROM item
+              WHERE is_known
+              UNION
+             (SELECT ARRAY[worker_id, claim_id]
+                FROM given
+              EXCEPT
+              SELECT ARRAY[worker_id, claim_id]
+                FROM registered)) AS repeats,
        ARRAY(SELECT ARRAY[job_id, account_id] FROM failed) AS failed,
        EXISTS (SELECT FROM failed WHERE deliver_at IS NOT NULL) AS is_to_deliver,
        claimed.*,
@@ -311,16 +371,26 @@ SELECT key
 
 
 @dataclass(frozen=True)
-class Claimed:
-    """What a claim did: the jobs that it got, and what else came of it.
+class Asked:
+    """A claim of a worker: for how many jobs, and for how long."""
 
-    `failed` are the jobs that had no attempts left, their accounts by their ids; `newest` is when
-    the last of the jobs of each channel began to wait. `is_partial` says that another claim had a
-    channel.
+    worker_id: str
+    claim_id: str
+    limit: int
+    lease: timedelta
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What claims did: the jobs that each got, by worker and claim, and what else came of them.
+
+    `repeats` are the claims that had got theirs before. `failed` are the jobs that had no attempts
+    left, their accounts by their ids; `newest` is when the last job of each channel began to
+    wait. `is_partial` says that another claim had a channel.
     """
 
-    jobs: list[ClaimedJob]
-    is_repeat: bool
+    jobs: dict[tuple[str, str], list[ClaimedJob]]
+    repeats: set[tuple[str, str]]
     failed: dict[str, str]
     is_to_deliver: bool
     newest: dict[str, datetime]
@@ -329,16 +399,12 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Gathered:
-    """What decides about a new job.
-
-    How many jobs of the account nobody has claimed, how many of its turns are taken, and key and
-    digest of the job of the dedupe key, if there is one.
-    """
+    """How many jobs of an account nobody has claimed, how many of its turns are taken, and its jobs
+    that were stored before under dedupe keys."""
 
     waiting: int
     under_way: int
-    key: int | None
-    digest: bytes | None
+    known: dict[str, Known]
 
 
 class LockedAccount:
@@ -349,38 +415,43 @@ class LockedAccount:
         self._account_id = account_id
         self.balance_micros = balance_micros
 
-    async def gather(self, dedupe_key: str) -> "Gathered":
-        """What there is of the account and of the dedupe key."""
-        row = await self._connection.fetchrow(GATHER, self._account_id, dedupe_key)
-        assert row is not None
-        return Gathered(**row)
+    async def gather(self, dedupe_keys: Sequence[str]) -> Gathered:
+        """What decides about new jobs of these dedupe keys."""
+        rows = await self._connection.fetch(GATHER, self._account_id, dedupe_keys)
+        known = {
+            row["dedupe_key"]: Known(row["key"], row["digest"])
+            for row in rows
+            if row["key"] is not None
+        }
+        return Gathered(rows[0]["waiting"], rows[0]["under_way"], known)
 
-    async def enqueue(self, job_id: str, draft: Draft, *, is_pending: bool) -> int:
-        """Charges the account and stores the job, which waits for a turn or is pending; its key."""
-        target = draft.target
-        position = target.position if target else Position()
-        key: int = await self._connection.fetchval(
+    async def enqueue(self, orders: Sequence[Order]) -> dict[str, int]:
+        """Charges the account and stores the jobs, in this order; their keys by their ids."""
+        drafts = [order.draft for order in orders]
+        targets = [draft.target for draft in drafts]
+        positions = [target.position if target else Position() for target in targets]
+        rows = await self._connection.fetch(
             ENQUEUE,
-            job_id,
             self._account_id,
-            draft.dedupe_key,
-            draft.kind,
-            draft.canvas_id,
-            target.node_id if target else None,
-            target is not None,
-            KINDS[draft.kind].max_attempts,
-            draft.price_micros,
-            draft.digest,
-            draft.params,
-            position.x,
-            position.y,
-            SOURCE,
-            draft.label,
-            draft.channel,
-            draft.priority,
-            "pending" if is_pending else "waiting",
+            self.balance_micros,
+            [order.job_id for order in orders],
+            [draft.dedupe_key for draft in drafts],
+            [draft.kind for draft in drafts],
+            [draft.canvas_id for draft in drafts],
+            [target.node_id if target else None for target in targets],
+            [target is not None for target in targets],
+            [KINDS[draft.kind].max_attempts for draft in drafts],
+            [draft.price_micros for draft in drafts],
+            [draft.channel for draft in drafts],
+            [draft.priority for draft in drafts],
+            ["pending" if order.is_pending else "waiting" for order in orders],
+            [draft.digest for draft in drafts],
+            [draft.params for draft in drafts],
+            [position.x for position in positions],
+            [position.y for position in positions],
+            [draft.label for draft in drafts],
         )
-        return key
+        return {row["job_id"]: row["job_key"] for row in rows}
 
     async def entries(self, job_id: str) -> dict[str, Entry]:
         """Charge and refund of a job, as far as there are any, by their kinds."""
@@ -420,16 +491,15 @@ class QueueStore:
         return await self._database.fetchrow(CANCEL, account_id, job_id) is not None
 
     async def claim(
-        self,
-        worker_id: str,
-        claim_id: str,
-        *,
-        limit: int,
-        lease: timedelta,
-        channels: Sequence[Channel] = EVERYWHERE,
+        self, asked: Sequence[Asked], channels: Sequence[Channel] = EVERYWHERE
     ) -> Claimed:
-        """Takes up to `limit` jobs that expired, or are pending, out of these channels."""
-        arguments = (worker_id, claim_id, limit, lease)
+        """Takes jobs that expired, or are pending, out of these channels, for different claims."""
+        arguments = (
+            [claim.worker_id for claim in asked],
+            [claim.claim_id for claim in asked],
+            [claim.limit for claim in asked],
+            [claim.lease for claim in asked],
+        )
         limited = [channel.name for channel in channels if channel.capacity is not None]
         if not limited:
             rows = await self._database.fetch(CLAIM, *arguments, *_columns(channels))
@@ -456,11 +526,13 @@ class QueueStore:
 def _claimed(rows: Sequence[asyncpg.Record], *, is_partial: bool) -> Claimed:
     claimed = sorted((row for row in rows if row["key"] is not None), key=lambda row: row["key"])
     newest: dict[str, datetime] = {}
+    jobs: dict[tuple[str, str], list[ClaimedJob]] = {}
     for row in claimed:
+        jobs.setdefault((row["worker_id"], row["claim_id"]), []).append(_claimed_job(row))
         newest[row["channel"]] = max(row["available_at"], newest.get(row["channel"], EVER))
     return Claimed(
-        jobs=[_claimed_job(row) for row in claimed],
-        is_repeat=rows[0]["is_repeat"],
+        jobs=jobs,
+        repeats=set(map(tuple, rows[0]["repeats"])),
         failed=dict(rows[0]["failed"]),
         is_to_deliver=rows[0]["is_to_deliver"],
         newest=newest,
@@ -468,8 +540,11 @@ def _claimed(rows: Sequence[asyncpg.Record], *, is_partial: bool) -> Claimed:
     )
 
 
+_CLAIMED_COLUMNS = tuple(field.name for field in fields(ClaimedJob))
+
+
 def _claimed_job(row: asyncpg.Record) -> ClaimedJob:
-    return ClaimedJob(**{field.name: row[field.name] for field in fields(ClaimedJob)})
+    return ClaimedJob(*map(row.__getitem__, _CLAIMED_COLUMNS))
 
 
 def _columns(

@@ -1,6 +1,6 @@
 """Keeps what people may see of their jobs: the summaries, and no other table (GN16)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
 import asyncpg
@@ -21,10 +21,10 @@ SELECT {_COLUMNS}
    AND account_id = $1
 """
 
-READ_SUMMARY_OF_KEY = f"""
+READ_SUMMARIES_OF_KEYS = f"""
 SELECT {_COLUMNS}
   FROM generation.summary AS summary
- WHERE job_key = $2
+ WHERE job_key = ANY($2::bigint[])
    AND account_id = $1
 """
 
@@ -159,10 +159,10 @@ class SummariesStore:
         row = await self._database.fetchrow(READ_SUMMARY, account_id, job_id)
         return _summary(row) if row else None
 
-    async def summary_of_key(self, account_id: str, key: int) -> Summary | None:
-        """One job of the account, by its key."""
-        row = await self._database.fetchrow(READ_SUMMARY_OF_KEY, account_id, key)
-        return _summary(row) if row else None
+    async def summaries_of_keys(self, account_id: str, keys: Iterable[int]) -> dict[int, Summary]:
+        """Jobs of the account, by their keys."""
+        rows = await self._database.fetch(READ_SUMMARIES_OF_KEYS, account_id, list(keys))
+        return {row["key"]: _summary(row) for row in rows}
 
     async def page(self, account_id: str, shown: Shown, before: int, limit: int) -> list[Summary]:
         """Up to `limit` of the jobs to be shown with keys below `before`, newest first."""

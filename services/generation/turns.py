@@ -15,6 +15,7 @@ from services.generation.turns_store import Place, TurnsStore
 from services.generation.wakeups import Wakeups
 
 ACCOUNTS_A_LOOK = 100
+QUIET_SECONDS = 0.02
 
 
 class Turns:
@@ -56,6 +57,8 @@ class Turns:
                 self._log.warning("turns were not given", why=failure.detail)
                 self.may_be_free(some)
                 await asyncio.sleep(spread(2 * self._poll_seconds))
+            # Ends that come meanwhile are looked at together.
+            await asyncio.sleep(QUIET_SECONDS)
 
     async def look_forever(self) -> None:
         """Looks for turns that a process which died meanwhile would have given."""

@@ -118,17 +118,18 @@ class Wakeups:
 
 def _payloads(lines: Iterable[str]) -> Iterator[str]:
     """The lines in as few payloads as carry them; a line that is too long for one is left out."""
-    payload = ""
+    payload: list[str] = []
+    size = 0
     for line in lines:
-        longer = f"{payload}\n{line}" if payload else line
-        if len(longer.encode()) <= MAX_NOTIFICATION_BYTES:
-            payload = longer
-            continue
-        if payload:
-            yield payload
-        payload = line if len(line.encode()) <= MAX_NOTIFICATION_BYTES else ""
+        longer = len(line.encode()) + 1
+        if payload and size + longer > MAX_NOTIFICATION_BYTES:
+            yield "\n".join(payload)
+            payload, size = [], 0
+        if longer <= MAX_NOTIFICATION_BYTES:
+            payload.append(line)
+            size += longer
     if payload:
-        yield payload
+        yield "\n".join(payload)
 
 
 @asynccontextmanager

@@ -244,6 +244,30 @@ async def test_no_more_is_read_while_too_many_are_not_answered(
     assert [answer.revision for answer in answers] == list(range(2, 22))
 
 
+async def test_a_reader_that_takes_no_answers_leaves_nothing_behind(
+    canvas: Client, ways: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CV26"""
+    monkeypatch.setattr(streams, "MAX_IN_FLIGHT", 100)
+    window = Window(canvas, new_account())
+    await window.apply(create_canvas(nodes=[node("a", prompt="x" * 4_000)]))
+    stale = patch_node("a", {"metadata.prompt": "mine"}, {"metadata.prompt": "then"})
+    async with line_to(canvas) as line:
+        for _ in range(100):
+            line.send(window.behalf, *(request_of(stale) for _ in range(50)))
+        # Each refusal has more than 4 KiB: the transport has no room for most of them.
+        begun = -1
+        while begun < ways.count("stream"):
+            begun = ways.count("stream")
+            for _ in range(50):
+                await window.status()
+        assert 100 <= begun < 3_000
+
+    await until(
+        lambda: not [task for task in asyncio.all_tasks() if "MutationStream" in repr(task)]
+    )
+
+
 async def test_a_mutation_that_takes_too_long_says_so(canvas: Client, shared_database: str) -> None:
     """CV12, CV26"""
     window = Window(canvas, new_account())

@@ -1,13 +1,16 @@
 """The generation service over gRPC on real PostgreSQL, with a real canvas service."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from gesso.generation.v1 import generation_pb2 as pb
+from google.rpc.status_pb2 import Status
 
-from servicekit.errors import Conflict, FailedPrecondition, Invalid, NotFound, TooMany
+from servicekit.errors import Conflict, FailedPrecondition, Failure, Invalid, NotFound, TooMany
+from servicekit.status import error_from_message
 from tests.support.canvases import placeholder
 from tests.support.generation import CREDIT, IMAGE_MICROS, Hand, House, Person, house
 from tests.support.media import register
@@ -159,6 +162,105 @@ async def test_an_unknown_kind_is_refused(person: Person) -> None:
         await person.enqueue(kind="editor_wish", canvas_id="no good")
 
     assert [error["path"] for error in caught.value.facts["errors"]] == ["kind", "canvasId"]
+
+
+def _order(key: str, **params: Any) -> pb.EnqueueRequest:
+    return pb.EnqueueRequest(
+        dedupe_key=key,
+        kind="editor_image_generation",
+        params=json.dumps({"prompt": "a lantern", "size": "64x64", **params}).encode(),
+        canvas_id="cv_1",
+    )
+
+
+def _reason(outcome: pb.EnqueueOutcome) -> str | None:
+    """Why a job of a list was refused, if it was."""
+    if outcome.HasField("enqueued"):
+        return None
+    failure = error_from_message(Status.FromString(outcome.status))
+    assert isinstance(failure, Failure)
+    return failure.machine_word
+
+
+async def test_each_job_of_a_list_is_stored_or_refused_by_itself(home: House) -> None:
+    """GN35"""
+    person = home.person()
+    await person.grant(24)
+    before = await person.enqueue_all(_order("old"))
+
+    outcomes = await person.enqueue_all(
+        _order("old"),
+        _order("old", count=2),
+        _order("new", count=3),
+        _order("wrong", wings=2),
+        _order("new", count=3),
+        _order("dear", count=3),
+        _order("last"),
+    )
+
+    stored = [outcome.enqueued for outcome in outcomes]
+    assert [_reason(outcome) for outcome in outcomes] == [
+        None,
+        "idempotency_key_reused",
+        None,
+        "invalid_argument",
+        None,
+        "insufficient_balance",
+        None,
+    ]
+    assert [stored[number].replayed for number in (0, 2, 4, 6)] == [True, False, True, False]
+    assert stored[0].job.job_id == before[0].enqueued.job.job_id
+    assert stored[4].job == stored[2].job
+    wallet = await person.wallet()
+    assert wallet.balance_micros == 4 * CREDIT
+    assert [entry.balance_after_micros // CREDIT for entry in wallet.entries] == [4, 8, 20, 24]
+    assert [job.job_id for job in (await person.jobs()).jobs] == [
+        stored[6].job.job_id,
+        stored[2].job.job_id,
+        stored[0].job.job_id,
+    ]
+
+
+async def test_a_list_keeps_to_the_backlog_and_the_turns(database: str, objects_url: str) -> None:
+    """GN35"""
+    async with house(database, objects_url, running_limit=2, backlog_limit=3) as home:
+        person = home.person()
+        await person.grant(100)
+
+        outcomes = await person.enqueue_all(*(_order(str(number)) for number in range(5)))
+        claimed = await home.hand().claim(limit=5)
+
+    assert [_reason(outcome) for outcome in outcomes] == [None] * 3 + ["backlog_full"] * 2
+    assert [job.job_id for job in claimed] == [
+        outcome.enqueued.job.job_id for outcome in outcomes[:2]
+    ]
+
+
+async def test_two_lists_at_once_with_the_same_keys_store_each_job_once(person: Person) -> None:
+    """GN35"""
+    orders = [_order(str(number)) for number in range(10)]
+
+    lists = await asyncio.gather(*(person.enqueue_all(*orders) for _ in range(4)))
+
+    ids = [[outcome.enqueued.job.job_id for outcome in outcomes] for outcomes in lists]
+    assert ids[1:] == ids[:1] * 3
+    assert await person.balance() == 100 - 10 * 4
+
+
+async def test_without_credits_every_job_of_a_list_is_refused(home: House) -> None:
+    """GN35"""
+    outcomes = await home.person().enqueue_all(_order("a"), _order("b"))
+
+    assert [_reason(outcome) for outcome in outcomes] == ["insufficient_balance"] * 2
+
+
+@pytest.mark.parametrize("count", [0, 101])
+async def test_a_list_of_no_jobs_or_too_many_is_refused(person: Person, count: int) -> None:
+    """GN35"""
+    with pytest.raises(Invalid) as refused:
+        await person.enqueue_all(*(_order("a") for _ in range(count)))
+
+    assert refused.value.facts["path"] == "requests"
 
 
 async def test_two_claims_never_get_the_same_attempt(home: House, person: Person) -> None:

@@ -35,7 +35,7 @@ from services.generation.domain.money import Grant
 from services.generation.domain.requests import Request, drafted
 from services.generation.leases_store import UPDATE_PHASE, LeasesStore
 from services.generation.service import GenerationService
-from services.generation.store import QueueStore
+from services.generation.store import Asked, QueueStore
 from services.generation.summaries_store import SummariesStore
 from services.generation.turns import Turns
 from services.generation.turns_store import TurnsStore
@@ -47,6 +47,10 @@ from tests.support.media import register
 from tests.support.services import canvas_service, canvas_settings, new_account
 
 OUTPUT = Output("rs_1", "as_1", "image/png", 200, 100)
+
+
+def _asked(claim_id: str, limit: int = 1) -> Asked:
+    return Asked("w", claim_id, limit, timedelta(minutes=1))
 
 
 @dataclass
@@ -68,15 +72,15 @@ class Steps:
         request = Request(
             secrets.token_hex(8), "editor_image_generation", {"prompt": "a lantern"}, "cv_1", target
         )
-        summary, _ = await self.service.enqueue(self.account_id, drafted(request))
-        return summary.job_id
+        enqueued = await self.service.enqueue(self.account_id, drafted(request))
+        return enqueued.summary.job_id
 
     async def claim(self) -> Lease:
         """An attempt at the job that waits."""
-        claimed = await self.store.claim(
-            "w", secrets.token_hex(8), limit=1, lease=timedelta(minutes=1)
-        )
-        return Lease("w", claimed.jobs[0].job_id, claimed.jobs[0].lease_token)
+        claim = _asked(secrets.token_hex(8))
+        claimed = await self.store.claim([claim])
+        (job,) = claimed.jobs["w", claim.claim_id]
+        return Lease("w", job.job_id, job.lease_token)
 
     async def committed(self) -> str:
         """A job whose result is stored and not delivered."""
@@ -160,8 +164,8 @@ async def test_between_commit_point_and_delivery_the_job_is_still_running(steps:
     shown = await steps.job(job_id)
 
     assert (shown.status, shown.phase) == (Status.RUNNING, Phase.PROCESSING)
-    again = await steps.store.claim("w", "later", limit=1, lease=timedelta(minutes=1))
-    assert again.jobs == []
+    again = await steps.store.claim([_asked("later")])
+    assert again.jobs == {}
 
 
 async def test_a_crash_after_the_commit_point_loses_nothing(steps: Steps) -> None:
@@ -353,9 +357,7 @@ async def test_refunds_that_wait_for_the_account_add_to_what_it_has_by_then(step
                 " (account_id, kind, delta_micros, balance_after_micros, reference)"
                 " SELECT account_id, 'grant', 7, balance_micros, 'seven' FROM account"
             )
-            claiming = asyncio.create_task(
-                steps.store.claim("w", "c", limit=5, lease=timedelta(minutes=1))
-            )
+            claiming = asyncio.create_task(steps.store.claim([_asked("c", limit=5)]))
             await _until_waiting(steps.url)
         claimed = await claiming
     finally:

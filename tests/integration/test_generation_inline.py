@@ -1,6 +1,7 @@
 """Jobs that the service carries out itself: gateway, generation and canvas, all real."""
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -164,6 +165,29 @@ async def test_two_at_once_are_one_job(database: str, objects_url: str) -> None:
         assert sorted([first.replayed, second.replayed]) == [False, True]
         assert len(gate.requests) == 1
         assert await spent(person) == ["job"]
+
+
+async def test_each_job_of_a_list_ends_by_itself(home: House) -> None:
+    """GN60 GN61"""
+    person = await paying(home)
+    outcomes = await person.enqueue_all(
+        *(
+            pb.EnqueueRequest(
+                dedupe_key=key,
+                kind="editor_image_generation",
+                params=json.dumps({"size": "64x64", "prompt": prompt}).encode(),
+                canvas_id="cv_1",
+            )
+            for key, prompt in (("a", "a lantern"), ("b", "!fail"), ("a", "a lantern"), ("c", ""))
+        )
+    )
+
+    made, failed, again = [outcome.enqueued for outcome in outcomes[:3]]
+    assert made.job.status == pb.JOB_STATUS_COMPLETED
+    assert failed.job.status == pb.JOB_STATUS_FAILED
+    assert (again.job, again.replayed) == (made.job, True)
+    assert outcomes[3].WhichOneof("outcome") == "status"
+    assert await person.balance() == 96
 
 
 async def test_a_job_goes_on_when_its_caller_goes_away(database: str, objects_url: str) -> None:

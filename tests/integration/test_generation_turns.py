@@ -14,7 +14,7 @@ from servicekit import postgres
 from servicekit.errors import Invalid
 from servicekit.postgres import DatabaseSettings
 from servicekit.settings import WrongSettings
-from services.generation.store import Channel, QueueStore
+from services.generation.store import Asked, Channel, QueueStore
 from services.generation.turns_store import TurnsStore
 from tests.support.generation import Hand, House, Person, generation_service, house
 from tests.support.generation import generation_settings as settings_of
@@ -179,11 +179,10 @@ async def test_a_claim_passes_by_a_channel_that_another_claim_counts(database: s
     ) as pool:
         store = QueueStore(pool)
         lease = timedelta(minutes=1)
-        first = await store.claim("w", "1", limit=1, lease=lease, channels=[Channel("studio", 1)])
+        limited = [Channel("studio", 1)]
+        first = await store.claim([Asked("w", "1", 1, lease)], limited)
         async with _locked_channel(database):
-            second = await store.claim(
-                "w", "2", limit=1, lease=lease, channels=[Channel("studio", 1)]
-            )
+            second = await store.claim([Asked("w", "2", 1, lease)], limited)
 
     assert (first.is_partial, second.is_partial) == (False, True)
 

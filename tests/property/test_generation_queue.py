@@ -29,6 +29,7 @@ from services.generation.domain.calls import Begun, Call
 from services.generation.domain.failures import JobFinishing, LeaseFenced
 from services.generation.domain.jobs import (
     ENDS,
+    ClaimedJob,
     Completion,
     Failing,
     Held,
@@ -42,7 +43,7 @@ from services.generation.domain.money import Grant
 from services.generation.domain.requests import Request, drafted
 from services.generation.leases_store import LeasesStore
 from services.generation.service import GenerationService
-from services.generation.store import MAX_RESUMES, QueueStore
+from services.generation.store import MAX_RESUMES, Asked, QueueStore
 from services.generation.summaries_store import SummariesStore
 from services.generation.turns import Turns
 from services.generation.turns_store import TurnsStore
@@ -161,14 +162,15 @@ class QueueMachine(RuleBasedStateMachine):
         known = self.jobs.get(request.dedupe_key)
         waiting = sum(job.outside == "pending" for job in self.jobs.values())
         try:
-            summary, is_repeat = self.run(self.service.enqueue(ACCOUNT, drafted(request)))
+            enqueued = self.run(self.service.enqueue(ACCOUNT, drafted(request)))
         except Failure as failure:
             word = failure.machine_word
             assert known is None
             assert word == ("backlog_full" if waiting >= 5 else "insufficient_balance")
             assert waiting >= 5 or self.balance < PRICE
             return
-        assert is_repeat is (known is not None)
+        summary = enqueued.summary
+        assert enqueued.is_repeat is (known is not None)
         if known:
             assert summary.job_id == known.job_id
             return
@@ -202,23 +204,30 @@ class QueueMachine(RuleBasedStateMachine):
     def no_more_jobs_are_under_way_than_there_are_turns(self) -> None:
         assert self._under_way() <= TURNS
 
-    @rule(worker=st.sampled_from(WORKERS), claim=st.integers(1, 6), limit=st.integers(1, 4))
-    def claim(self, worker: str, claim: int, limit: int) -> None:
-        claim_id = str(claim)
-        claimed = self.run(
-            self.store.claim(worker, claim_id, limit=limit, lease=timedelta(hours=1))
+    @rule(
+        claims=st.lists(
+            st.tuples(st.sampled_from(WORKERS), st.integers(1, 6).map(str), st.integers(1, 4)),
+            min_size=1,
+            max_size=3,
+            unique_by=lambda claim: claim[:2],
         )
-        before = self.claims.get((worker, claim_id))
-        assert claimed.is_repeat is (before is not None)
-        if before is not None:
-            held = self.run(self.store.claimed_before(worker, claim_id))
-            living = {lease for lease in before if self._job(lease.job_id).holds(lease)}
-            assert {Lease(worker, job.job_id, job.lease_token) for job in held} == living
-            return
+    )
+    def claim(self, claims: list[tuple[str, str, int]]) -> None:
+        claimed = self.run(
+            self.store.claim([Asked(*claim, timedelta(hours=1)) for claim in claims])
+        )
+        repeats = {(worker, claim_id) for worker, claim_id, _ in claims} & self.claims.keys()
+        assert claimed.repeats == repeats
+        for name in repeats:
+            held = self.run(self.store.claimed_before(*name))
+            living = {lease for lease in self.claims[name] if self._job(lease.job_id).holds(lease)}
+            assert {Lease(name[0], job.job_id, job.lease_token) for job in held} == living
+        fresh = [claim for claim in claims if claim[:2] not in repeats]
+        total = sum(limit for _, _, limit in fresh)
         expired = sorted(
             (job for job in self.jobs.values() if job.status == "running" and job.until < NEVER),
             key=lambda job: job.until,
-        )[:limit]
+        )[:total]
         going_on = {job.job_id for job in expired if job.can_go_on}
         over = {
             job.job_id
@@ -227,28 +236,34 @@ class QueueMachine(RuleBasedStateMachine):
         }
         again = [job.job_id for job in expired if job.job_id not in over]
         ready = [job for job in self.jobs.values() if job.status == "pending" and job.is_ready]
-        got = {job.job_id for job in claimed.jobs}
+        got = [job.job_id for jobs in claimed.jobs.values() for job in jobs]
         assert set(claimed.failed) == over
-        assert got.issuperset(again)
-        assert got.difference(again).issubset({job.job_id for job in ready})
-        assert len(got) == min(limit, len(again) + len(ready))
+        assert len(got) == len(set(got)) == min(total, len(again) + len(ready))
+        assert set(got).issuperset(again)
+        assert set(got).difference(again).issubset({job.job_id for job in ready})
+        # Whoever came first has as much as it wants.
+        left = len(got)
+        for worker, claim_id, limit in fresh:
+            jobs = claimed.jobs.get((worker, claim_id), [])
+            assert len(jobs) == min(limit, left)
+            left -= len(jobs)
         for job_id in over:
             self._fail(self._job(job_id))
             self._job(job_id).is_to_mark = self._job(job_id).is_shown
-        leases = []
-        for attempt in claimed.jobs:
-            job = self._job(attempt.job_id)
-            job.status, job.worker, job.until = "running", worker, NEVER
-            job.token += 1
-            if job.job_id in going_on:
-                job.resumes += 1
-            else:
-                job.attempt += 1
-            assert (attempt.attempt, attempt.lease_token) == (job.attempt, job.token)
-            leases.append(Lease(worker, job.job_id, job.token))
-        self.leases += leases
-        if leases:
-            self.claims[worker, claim_id] = leases
+        for name, attempts in claimed.jobs.items():
+            self.claims[name] = [self._begun(name[0], each, going_on) for each in attempts]
+            self.leases += self.claims[name]
+
+    def _begun(self, worker: str, attempt: ClaimedJob, going_on: set[str]) -> Lease:
+        job = self._job(attempt.job_id)
+        job.status, job.worker, job.until = "running", worker, NEVER
+        job.token += 1
+        if job.job_id in going_on:
+            job.resumes += 1
+        else:
+            job.attempt += 1
+        assert (attempt.attempt, attempt.lease_token) == (job.attempt, job.token)
+        return Lease(worker, job.job_id, job.token)
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data())

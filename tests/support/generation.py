@@ -268,6 +268,12 @@ class Person:
         )
         return await self._client.call(self._stub.Enqueue, request, self.behalf)
 
+    async def enqueue_all(self, *requests: pb.EnqueueRequest) -> list[pb.EnqueueOutcome]:
+        """Asks for many jobs at once."""
+        request = pb.BatchEnqueueRequest(requests=requests)
+        response = await self._client.call(self._stub.BatchEnqueue, request, self.behalf)
+        return list(response.outcomes)
+
     async def job(self, job_id: str) -> pb.JobSummary:
         """One job of the account."""
         request = pb.GetJobSummaryRequest(job_id=job_id)

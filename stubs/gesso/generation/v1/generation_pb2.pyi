@@ -383,6 +383,84 @@ class EnqueueResponse(_message.Message):
 Global___EnqueueResponse: _TypeAlias = EnqueueResponse  # noqa: Y015
 
 @_typing.final
+class BatchEnqueueRequest(_message.Message):
+    """Asks for many jobs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___EnqueueRequest]:
+        """1 to 100."""
+
+    def __init__(
+        self,
+        *,
+        requests: _abc.Iterable[Global___EnqueueRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchEnqueueRequest: _TypeAlias = BatchEnqueueRequest  # noqa: Y015
+
+@_typing.final
+class BatchEnqueueResponse(_message.Message):
+    """What became of each, in the order of the request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___EnqueueOutcome]:
+        """One for each request."""
+
+    def __init__(
+        self,
+        *,
+        outcomes: _abc.Iterable[Global___EnqueueOutcome] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcomes", b"outcomes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BatchEnqueueResponse: _TypeAlias = BatchEnqueueResponse  # noqa: Y015
+
+@_typing.final
+class EnqueueOutcome(_message.Message):
+    """What became of one job that was asked for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENQUEUED_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    status: _builtins.bytes
+    """The google.rpc.Status, encoded, that a call of Enqueue would have ended with."""
+    @_builtins.property
+    def enqueued(self) -> Global___EnqueueResponse:
+        """It is stored, now or before."""
+
+    def __init__(
+        self,
+        *,
+        enqueued: Global___EnqueueResponse | None = ...,
+        status: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["enqueued", b"enqueued", "outcome", b"outcome", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["enqueued", b"enqueued", "outcome", b"outcome", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["enqueued", "status"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___EnqueueOutcome: _TypeAlias = EnqueueOutcome  # noqa: Y015
+
+@_typing.final
 class ClaimRequest(_message.Message):
     """Asks for work."""
 

@@ -41,6 +41,11 @@ class GenerationServiceStub:
                 request_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.EnqueueRequest.SerializeToString,
                 response_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.EnqueueResponse.FromString,
                 _registered_method=True)
+        self.BatchEnqueue = channel.unary_unary(
+                '/gesso.generation.v1.GenerationService/BatchEnqueue',
+                request_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.BatchEnqueueRequest.SerializeToString,
+                response_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.BatchEnqueueResponse.FromString,
+                _registered_method=True)
         self.Claim = channel.unary_unary(
                 '/gesso.generation.v1.GenerationService/Claim',
                 request_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.ClaimRequest.SerializeToString,
@@ -120,6 +125,16 @@ class GenerationServiceServicer:
         FAILED_PRECONDITION INSUFFICIENT_BALANCE: the balance does not cover the price.
         RESOURCE_EXHAUSTED BACKLOG_FULL: the account has too many jobs waiting, or the service if inline.
         ABORTED IDEMPOTENCY_KEY_REUSED: the dedupe key came with another request.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BatchEnqueue(self, request, context):
+        """Asks for many jobs of one account, each as a call of Enqueue would, one after another in one
+        transaction. What one is refused for does not stop the others. Inline they are carried out side
+        by side, and answered once all are over.
+        INVALID_ARGUMENT: none or more than 100.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -250,6 +265,11 @@ def add_GenerationServiceServicer_to_server(servicer, server):
                     request_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.EnqueueRequest.FromString,
                     response_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.EnqueueResponse.SerializeToString,
             ),
+            'BatchEnqueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.BatchEnqueue,
+                    request_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.BatchEnqueueRequest.FromString,
+                    response_serializer=gesso_dot_generation_dot_v1_dot_generation__pb2.BatchEnqueueResponse.SerializeToString,
+            ),
             'Claim': grpc.unary_unary_rpc_method_handler(
                     servicer.Claim,
                     request_deserializer=gesso_dot_generation_dot_v1_dot_generation__pb2.ClaimRequest.FromString,
@@ -345,6 +365,33 @@ class GenerationService:
             '/gesso.generation.v1.GenerationService/Enqueue',
             gesso_dot_generation_dot_v1_dot_generation__pb2.EnqueueRequest.SerializeToString,
             gesso_dot_generation_dot_v1_dot_generation__pb2.EnqueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BatchEnqueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gesso.generation.v1.GenerationService/BatchEnqueue',
+            gesso_dot_generation_dot_v1_dot_generation__pb2.BatchEnqueueRequest.SerializeToString,
+            gesso_dot_generation_dot_v1_dot_generation__pb2.BatchEnqueueResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -48,6 +48,12 @@ class GenerationServiceStub:
     RESOURCE_EXHAUSTED BACKLOG_FULL: the account has too many jobs waiting, or the service if inline.
     ABORTED IDEMPOTENCY_KEY_REUSED: the dedupe key came with another request.
     """
+    BatchEnqueue: _grpc.UnaryUnaryMultiCallable[_generation_pb2.BatchEnqueueRequest, _generation_pb2.BatchEnqueueResponse]
+    """Asks for many jobs of one account, each as a call of Enqueue would, one after another in one
+    transaction. What one is refused for does not stop the others. Inline they are carried out side
+    by side, and answered once all are over.
+    INVALID_ARGUMENT: none or more than 100.
+    """
     Claim: _grpc.UnaryUnaryMultiCallable[_generation_pb2.ClaimRequest, _generation_pb2.ClaimResponse]
     """Hands out up to `limit` jobs that are pending, or whose lease is over. Waits up to `wait`
     for one to come. Each gets a new lease token; no two claims return the same attempt.
@@ -127,6 +133,12 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
     FAILED_PRECONDITION INSUFFICIENT_BALANCE: the balance does not cover the price.
     RESOURCE_EXHAUSTED BACKLOG_FULL: the account has too many jobs waiting, or the service if inline.
     ABORTED IDEMPOTENCY_KEY_REUSED: the dedupe key came with another request.
+    """
+    BatchEnqueue: _aio.UnaryUnaryMultiCallable[_generation_pb2.BatchEnqueueRequest, _generation_pb2.BatchEnqueueResponse]  # type: ignore[assignment]
+    """Asks for many jobs of one account, each as a call of Enqueue would, one after another in one
+    transaction. What one is refused for does not stop the others. Inline they are carried out side
+    by side, and answered once all are over.
+    INVALID_ARGUMENT: none or more than 100.
     """
     Claim: _aio.UnaryUnaryMultiCallable[_generation_pb2.ClaimRequest, _generation_pb2.ClaimResponse]  # type: ignore[assignment]
     """Hands out up to `limit` jobs that are pending, or whose lease is over. Waits up to `wait`
@@ -210,6 +222,18 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         FAILED_PRECONDITION INSUFFICIENT_BALANCE: the balance does not cover the price.
         RESOURCE_EXHAUSTED BACKLOG_FULL: the account has too many jobs waiting, or the service if inline.
         ABORTED IDEMPOTENCY_KEY_REUSED: the dedupe key came with another request.
+        """
+
+    @_abc_1.abstractmethod
+    def BatchEnqueue(
+        self,
+        request: _generation_pb2.BatchEnqueueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_generation_pb2.BatchEnqueueResponse, _abc.Awaitable[_generation_pb2.BatchEnqueueResponse]]:
+        """Asks for many jobs of one account, each as a call of Enqueue would, one after another in one
+        transaction. What one is refused for does not stop the others. Inline they are carried out side
+        by side, and answered once all are over.
+        INVALID_ARGUMENT: none or more than 100.
         """
 
     @_abc_1.abstractmethod
