@@ -97,7 +97,13 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             grants=grants,
             services=services,
             objects=objects,
-            checks=_checks(database, services, objects, counting),
+            checks=_checks(
+                database,
+                services,
+                objects,
+                counting,
+                needs_workers=settings.inline_seconds() is None,
+            ),
             metrics=HttpMetrics(metrics.registry),
             draining=draining,
         )
@@ -126,7 +132,11 @@ def _app(
         *endpoints_of(AuthRoutes(accounts, grants, tries, secure=settings.secure())),
         *endpoints_of(CanvasRoutes(services.canvas, mutations)),
         *endpoints_of(ResourceRoutes(services.canvas, objects)),
-        *endpoints_of(GenerationRoutes(services.generation, services.canvas)),
+        *endpoints_of(
+            GenerationRoutes(
+                services.generation, services.canvas, inline_seconds=settings.inline_seconds()
+            )
+        ),
         *endpoints_of(TaskRoutes(services.tasks, texts)),
         *endpoints_of(
             EventsRoutes(
@@ -152,14 +162,20 @@ def _app(
 
 
 def _checks(
-    database: Database, services: Clients, objects: Objects, counting: Valkey | None
+    database: Database,
+    services: Clients,
+    objects: Objects,
+    counting: Valkey | None,
+    *,
+    needs_workers: bool,
 ) -> dict[str, Check]:
+    generation = clients.check_generation if needs_workers else clients.check
     checks: dict[str, Check] = {
         "postgres": database.check,
         "objects": objects.check,
         "canvas": lambda: clients.check(services.canvas),
         "tasks": lambda: clients.check(services.tasks),
-        "generation": lambda: clients.check_generation(services.generation),
+        "generation": lambda: generation(services.generation),
         "presence": lambda: clients.check(services.presence),
     }
     if counting is not None:

@@ -65,6 +65,25 @@ class Settings(ServerSettings, frozen=True, kw_only=True):
             le=64,
         ),
     ] = 4
+    generation_mode: Annotated[
+        str,
+        setting(
+            "Whether pictures are queued, or made while who asks waits (inline).",
+            example="inline",
+            shared=True,
+            pattern="^(queue|inline)$",
+        ),
+    ] = "queue"
+    generation_worker_long_job_timeout_seconds: Annotated[
+        int,
+        setting(
+            "How long an order may take that is carried out at once.",
+            example="1800",
+            shared=True,
+            ge=1,
+            le=86_400,
+        ),
+    ] = 1_800
     realtime_recheck_seconds: Annotated[
         float,
         setting(
@@ -84,6 +103,11 @@ class Settings(ServerSettings, frozen=True, kw_only=True):
             le=3600,
         ),
     ] = 15
+
+    def inline_seconds(self) -> float | None:
+        """How long an order may take that is carried out at once; None if orders are queued."""
+        is_inline = self.generation_mode == "inline"
+        return self.generation_worker_long_job_timeout_seconds if is_inline else None
 
     def origins(self) -> frozenset[str]:
         """The allowed origins."""

@@ -119,10 +119,15 @@ class _Scaling:
 
 
 def _scaling(wanted: Wanted, shared: Mapping[str, str], control: Path) -> _Scaling:
-    """The workers of generation, and who starts and stops them: nobody if their number is said."""
+    """The workers of generation, and who starts and stops them: nobody if their number is said.
+
+    None of either where the service carries jobs out itself, unless workers are asked for.
+    """
     if wanted.workers is not None:
         workers = _workers(roles.GENERATION_WORKER, wanted.workers, shared)
         return _Scaling(workers, at_once=wanted.workers, controllers=[])
+    if shared.get("GESSO_GENERATION_MODE") == "inline":
+        return _Scaling(workers=[], at_once=0, controllers=[])
     kind = roles.GENERATION_CONTROLLER
     environment = {**shared, "GESSO_GENERATION_CONTROLLER_SUPERVISOR": str(control)}
     limits = load(ControllerSettings, kind.name, environment).limits()

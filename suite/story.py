@@ -89,8 +89,8 @@ class Story:
                 await self._edit_at_once(desk, couch)
                 text = await self._write_text(client)
                 await self._keep_text(desk, couch, text)
-                job = await self._order_picture(client)
-                await self._wait_for_picture(client, job)
+                operation = await self._order_picture(client)
+                await self._wait_for_picture(client, operation)
                 return await self._fetch_picture(client, couch)
         except TimeoutError:
             raise WentWrong(f"the story was not over after {STORY_SECONDS:.0f} s") from None
@@ -212,7 +212,7 @@ class Story:
             raise WentWrong("the other window does not see the text")
         self._say("kept the text on the canvas: the other window has it")
 
-    async def _order_picture(self, client: httpx.AsyncClient) -> str:
+    async def _order_picture(self, client: httpx.AsyncClient) -> dict[str, Any]:
         body = {
             "kind": "editor_image_generation",
             "params": {"prompt": self._prompt},
@@ -220,11 +220,18 @@ class Story:
         }
         headers = {"Idempotency-Key": secrets.token_hex(8)}
         path = f"/api/canvas-projects/{self._canvas_id}/generations"
-        ordered = [await client.post(path, json=body, headers=headers) for _ in range(2)]
-        jobs: set[str] = {
-            _answer(answer, 202, "order a picture")["operation"]["operationId"]
+        # Where generation is inline it answers once the picture is there.
+        ordered = [
+            await client.post(path, json=body, headers=headers, timeout=STORY_SECONDS)
+            for _ in range(2)
+        ]
+        operations: list[dict[str, Any]] = [
+            _answer(answer, 200 if answer.status_code == 200 else 202, "order a picture")[
+                "operation"
+            ]
             for answer in ordered
-        }
+        ]
+        jobs = {operation["operationId"] for operation in operations}
         wallet = _answer(await client.get("/api/wallet"), 200, "read the wallet")
         charges = [entry for entry in wallet["entries"] if entry["kind"] == "charge"]
         if len(jobs) != 1 or len(charges) != 1:
@@ -233,15 +240,14 @@ class Story:
             f"ordered a picture, the order sent twice as if an answer was lost: one job, "
             f"{-charges[0]['deltaCredits']} credits"
         )
-        return jobs.pop()
+        return operations[-1]
 
-    async def _wait_for_picture(self, client: httpx.AsyncClient, job: str) -> None:
-        path = f"/api/runtime/external-generation/jobs/{job}"
+    async def _wait_for_picture(self, client: httpx.AsyncClient, found: dict[str, Any]) -> None:
+        path = f"/api/runtime/external-generation/jobs/{found['operationId']}"
         shown = self._console.is_terminal
         with Progress(console=self._console, transient=True, disable=not shown) as progress:
             bar = progress.add_task("waiting", total=100)
             while True:
-                found = _answer(await client.get(path), 200, "follow the job")
                 label = found["phaseLabel"] or found["status"]
                 progress.update(bar, completed=found["progress"], description=label)
                 if found["status"] == "failed":
@@ -249,6 +255,7 @@ class Story:
                 if found["status"] == "completed":
                     return
                 await asyncio.sleep(POLL_SECONDS)
+                found = _answer(await client.get(path), 200, "follow the job")
 
     async def _fetch_picture(self, client: httpx.AsyncClient, couch: Window) -> Path:
         hero = _node(await couch.canvas(), "hero")

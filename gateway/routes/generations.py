@@ -15,7 +15,7 @@ from starlette.requests import HTTPConnection
 
 from gateway.credits import credits_from_micros
 from gateway.endpoints import Answer, Call, Input, NoQuery, Output, PageQuery, endpoint
-from servicekit.client import Client
+from servicekit.client import CALL_SECONDS, Client
 from servicekit.errors import Invalid
 from servicekit.ids import new_id
 from servicekit.times import micros_from_time, rfc3339, time_from_timestamp
@@ -27,6 +27,7 @@ _STATUSES = {
     "failed": pb.JOB_STATUS_FAILED,
     "cancelled": pb.JOB_STATUS_CANCELLED,
 }
+_ENDS = {pb.JOB_STATUS_COMPLETED, pb.JOB_STATUS_FAILED, pb.JOB_STATUS_CANCELLED}
 _STATUS_NAMES = {status: name for name, status in _STATUSES.items()}
 _PHASE_NAMES = {
     pb.JOB_PHASE_UNSPECIFIED: "generating",
@@ -75,7 +76,7 @@ class OperationView(Output, frozen=True):
 
 
 class Operation(Output, frozen=True):
-    """A job that was enqueued."""
+    """A job that was enqueued, or that is over already."""
 
     operation: OperationView
 
@@ -189,7 +190,11 @@ class Prices(Output, frozen=True):
 class GenerationRoutes:
     """Jobs and credits of who is signed in."""
 
-    def __init__(self, generation: Client, canvas: Client) -> None:
+    def __init__(
+        self, generation: Client, canvas: Client, *, inline_seconds: float | None = None
+    ) -> None:
+        """`inline_seconds`: how long a job may take that is carried out while who asks waits."""
+        self._inline_seconds = inline_seconds
         self._canvas = canvas
         self._canvases = CanvasServiceStub(canvas.channel)
         self._generation = generation
@@ -201,7 +206,7 @@ class GenerationRoutes:
         "/api/canvas-projects/{canvas_id}/generations",
         tag="generations",
         body=GenerationRequest,
-        answers={202: Operation},
+        answers={202: Operation, 200: Operation},
         refusals=("not_found", "insufficient_balance", "backlog_full", "idempotency_key_reused"),
         idempotent_by_key=True,
     )
@@ -209,7 +214,8 @@ class GenerationRoutes:
         """Order something: it is charged now, and given back if it fails.
 
         The result goes to the canvas, which has to be there. With the same `Idempotency-Key` the
-        same job is answered, and nothing is charged again.
+        same job is answered, and nothing is charged again. Where jobs are carried out at once
+        (inline) the answer is 200, with `completed` or `failed`, and comes when the job is over.
         """
         asked = call.body
         await self._canvas.call(
@@ -230,10 +236,14 @@ class GenerationRoutes:
             canvas_id=call.path["canvas_id"],
             canvas_completion=completion,
         )
-        enqueued = await self._generation.call(self._stub.Enqueue, request, call.behalf)
+        seconds = CALL_SECONDS + (self._inline_seconds or 0)
+        enqueued = await self._generation.call(
+            self._stub.Enqueue, request, call.behalf, seconds=seconds
+        )
         headers = {"Idempotent-Replayed": "true"} if enqueued.replayed else {}
         view = _view_of_operation(enqueued.job, language_of(call.request))
-        return Answer(Operation(view), 202, headers)
+        is_over = self._inline_seconds is not None and enqueued.job.status in _ENDS
+        return Answer(Operation(view), 200 if is_over else 202, headers)
 
     @endpoint(
         "GET",

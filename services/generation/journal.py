@@ -1,4 +1,6 @@
-"""Which calls of providers a worker makes, told to the queue service before and after (GN30)."""
+"""Which calls of providers are made for jobs, told before and after (GN30)."""
+
+from typing import Protocol
 
 from gesso.generation.v1 import provider_calls_pb2 as pb
 from gesso.generation.v1.provider_calls_pb2_grpc import ProviderCallServiceStub
@@ -18,7 +20,34 @@ _OUTCOMES = {
 }
 
 
-class Journal:
+class Journal(Protocol):
+    """Who remembers calls."""
+
+    async def begin(self, job: ClaimedJob, number: int, model: str) -> Begun:
+        """Says that a provider is about to be asked. Raises `LeaseFenced`."""
+
+    async def accept(self, job: ClaimedJob, number: int, request_id: str) -> None:
+        """Says what the provider calls it."""
+
+    async def settle(self, job: ClaimedJob, number: int, outcome: Outcome, detail: str) -> None:
+        """Says what became of it."""
+
+
+class NoJournal:
+    """Nobody remembers calls: each may be made (GN62)."""
+
+    async def begin(self, _job: ClaimedJob, _number: int, _model: str) -> Begun:
+        """The call is new."""
+        return Begun(is_new=True, request_id=None)
+
+    async def accept(self, _job: ClaimedJob, _number: int, _request_id: str) -> None:
+        """Nobody asks after it."""
+
+    async def settle(self, _job: ClaimedJob, _number: int, _outcome: Outcome, _detail: str) -> None:
+        """Nobody asks what became of it."""
+
+
+class QueueJournal:
     """What the queue service remembers of calls, asked by one worker."""
 
     def __init__(self, client: Client, worker_id: str) -> None:

@@ -4,7 +4,7 @@ from gesso.assets.v1 import assets_pb2
 from gesso.assets.v1.assets_pb2_grpc import AssetsServiceStub
 
 from servicekit.client import Client
-from servicekit.errors import Conflict
+from servicekit.errors import Conflict, NotFound
 from servicekit.identity import Behalf
 from servicekit.objects import Objects
 from services.generation.domain.jobs import ClaimedJob, Output
@@ -47,15 +47,33 @@ class Outputs:
             # Its owner has renamed what an earlier try of ours put there.
             if conflict.machine_word != "asset_version_conflict":
                 raise
-        return Output(
-            resource_id=resource.resource_id,
-            asset_id=asset.asset_id,
-            mime_type=resource.mime_type,
-            width=resource.width,
-            height=resource.height,
-        )
+        return _output(asset.asset_id, resource)
+
+    async def kept_image(self, job: ClaimedJob, number: int) -> Output | None:
+        """Picture `number` of a job that was kept before; None if its asset names none."""
+        asset_id = asset_id_of(job.job_id, number)
+        behalf = Behalf(account_id=job.account_id)
+        try:
+            found = await self._client.call(
+                self._stub.GetAsset, assets_pb2.GetAssetRequest(asset_id=asset_id), behalf
+            )
+            request = assets_pb2.GetResourceRequest(resource_id=found.asset.resource_id)
+            resource = (await self._client.call(self._stub.GetResource, request, behalf)).resource
+        except NotFound:
+            return None
+        return _output(asset_id, resource) if resource.kind == "image" else None
 
 
 def asset_id_of(job_id: str, number: int) -> str:
     """The id of the asset that names picture `number` of a job."""
     return f"as_{job_id.removeprefix('extgen-')}-{number}"
+
+
+def _output(asset_id: str, resource: assets_pb2.Resource) -> Output:
+    return Output(
+        resource_id=resource.resource_id,
+        asset_id=asset_id,
+        mime_type=resource.mime_type,
+        width=resource.width,
+        height=resource.height,
+    )

@@ -34,7 +34,7 @@ _KNOWN_FAILURES = (Refused, Capacity, Outage)
 
 
 class Pictures:
-    """The models that this worker asks, by name."""
+    """The models that are asked here, by name."""
 
     def __init__(self, journal: Journal, models: Mapping[str, ImageModel]) -> None:
         self._journal = journal
@@ -52,7 +52,7 @@ class Pictures:
         """
         model = self._models.get(params.model)
         if model is None:
-            raise Outage(f"this worker has no model {params.model}")
+            raise Outage(f"there is no model {params.model} here")
         request = image_request(job, params, number)
         loop = asyncio.get_running_loop()
         pause = FIRST_PAUSE_SECONDS

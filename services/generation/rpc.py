@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from gesso.generation.v1 import generation_pb2
 from gesso.generation.v1.generation_pb2_grpc import GenerationServiceServicer
@@ -68,17 +68,31 @@ _OUTCOMES = {
 }
 
 
+class Orders(Protocol):
+    """Who takes what is asked for."""
+
+    async def enqueue(self, account_id: str, draft: Draft) -> Enqueued:
+        """Takes a job, once for each dedupe key. Raises what it is refused for."""
+
+    async def enqueue_all(
+        self, account_id: str, drafts: Sequence[Draft]
+    ) -> list[Enqueued | Failure]:
+        """Takes jobs; what became of each, in order."""
+
+
 class GenerationRpc(GenerationServiceServicer):
     """The queue as gRPC."""
 
     def __init__(
         self,
+        orders: Orders,
         service: GenerationService,
         claims: Claims,
         watches: Watches[Summary],
         workers: Workers,
         stats: Stats,
     ) -> None:
+        self._orders = orders
         self._service = service
         self._claims = claims
         self._watches = watches
@@ -90,7 +104,7 @@ class GenerationRpc(GenerationServiceServicer):
     ) -> generation_pb2.EnqueueResponse:
         """See generation.proto."""
         draft = draft_from_proto(request)
-        enqueued = await self._service.enqueue(account_of(context), draft)
+        enqueued = await self._orders.enqueue(account_of(context), draft)
         return proto_from_enqueued(enqueued)
 
     async def BatchEnqueue(
@@ -100,9 +114,7 @@ class GenerationRpc(GenerationServiceServicer):
         _check_number(request.requests, "requests")
         asked = [_draft_or_failure(each) for each in request.requests]
         drafts = [each for each in asked if isinstance(each, Draft)]
-        stored = iter(
-            await self._service.enqueue_all(account_of(context), drafts) if drafts else ()
-        )
+        stored = iter(await self._orders.enqueue_all(account_of(context), drafts) if drafts else ())
         return generation_pb2.BatchEnqueueResponse(
             outcomes=[
                 proto_from_outcome(next(stored) if isinstance(each, Draft) else each)

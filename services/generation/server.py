@@ -1,7 +1,7 @@
 """Puts the generation service together."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import timedelta
 
@@ -12,8 +12,11 @@ from gesso.generation.v1.provider_calls_pb2_grpc import add_ProviderCallServiceS
 from gesso.wallet.v1 import wallet_pb2
 from gesso.wallet.v1.wallet_pb2_grpc import add_WalletServiceServicer_to_server
 
+from providers.image import ImageModel
 from servicekit import client, postgres, server
 from servicekit.background import background
+from servicekit.client import Client
+from servicekit.objects import Objects
 from servicekit.telemetry import Metrics
 from servicekit.watches import Watches, watching
 from services.generation.calls import ProviderCalls
@@ -23,9 +26,15 @@ from services.generation.canvases import Canvases
 from services.generation.claims import Claims
 from services.generation.deliveries_store import DeliveriesStore
 from services.generation.delivery import Deliveries, Pace, delivering
+from services.generation.domain.params import DEFAULT_MODEL
 from services.generation.domain.prices import CHANNELS
+from services.generation.executor import Executor
 from services.generation.gauges import Gauges
+from services.generation.inline import Inline
+from services.generation.journal import NoJournal
 from services.generation.leases_store import LeasesStore
+from services.generation.outputs import Outputs
+from services.generation.pictures import Pictures
 from services.generation.retention_store import RetentionStore
 from services.generation.rpc import GenerationRpc
 from services.generation.scaler_rpc import ScalerRpc
@@ -54,8 +63,14 @@ _WALLET = wallet_pb2.DESCRIPTOR.services_by_name["WalletService"].full_name
 
 
 @asynccontextmanager
-async def serving(settings: Settings) -> AsyncIterator[int]:
-    """Serves the queue and the wallets inside the block, and yields the port."""
+async def serving(
+    settings: Settings, providers: Mapping[str, ImageModel] | None = None
+) -> AsyncIterator[int]:
+    """Serves the queue and the wallets inside the block, and yields the port.
+
+    `providers` are the models by name that inline jobs are made with, those that people can choose
+    if not given.
+    """
     capacities = settings.capacities()
     draining = asyncio.Event()
     wakeups = Wakeups()
@@ -71,8 +86,8 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             settings.canvas_address, caller="generation", tokens=settings.tokens()
         ) as canvas,
         waking(wakeups, database, settings.database.database_url),
-        delivering(Deliveries(DeliveriesStore(database), Canvases(canvas), wakeups, pace)),
     ):
+        deliveries = Deliveries(DeliveriesStore(database), Canvases(canvas), wakeups, pace)
         store = QueueStore(database)
         summaries = SummariesStore(database)
         turns = Turns(
@@ -90,6 +105,11 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             backlog_limit=settings.backlog_limit,
             has_limits=bool(capacities),
         )
+        inline = None
+        if settings.objects_url is not None and settings.generation_mode == "inline":
+            executor = _executor(settings.objects_url, canvas, providers)
+            budget = settings.worker_long_job_timeout_seconds
+            inline = Inline(store, service, executor, deliveries, budget_seconds=budget)
         workers = Workers(WorkersStore(database))
         stats = Stats(StatsStore(database), {name: capacities.get(name) for name in CHANNELS})
         claims = Claims(
@@ -102,7 +122,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
             poll_seconds=settings.poll_seconds,
         )
         watches = Watches(summaries, look_seconds=LOOK_ROUNDS * settings.poll_seconds)
-        generation = GenerationRpc(service, claims, watches, workers, stats)
+        generation = GenerationRpc(inline or service, service, claims, watches, workers, stats)
         metrics = Metrics()
         wallets = WalletStore(database)
         sweeper = Sweeper(
@@ -122,6 +142,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
         if settings.metrics_listen is not None:
             upkeep.append(Gauges(metrics.registry).show_forever(stats))
         async with (
+            delivering(deliveries),
             service.settling(),
             claims.taking(),
             background(*upkeep),
@@ -132,6 +153,7 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
                 draining=draining,
             ),
             _scaling(settings, ScalerRpc(stats, wakeups, settings, draining=draining), metrics),
+            _carrying_out(inline, settings, draining),
             server.serving(
                 settings,
                 service="generation",
@@ -145,9 +167,32 @@ async def serving(settings: Settings) -> AsyncIterator[int]:
                 check=database.check,
                 draining=draining,
                 metrics=metrics,
+                # A call lasts as long as the job that is carried out in it.
+                ageing=inline is None,
             ) as port,
         ):
             yield port
+
+
+def _executor(
+    objects_url: str, canvas: Client, providers: Mapping[str, ImageModel] | None
+) -> Executor:
+    if providers is None:
+        # Fonts and codecs are for the process that draws, and most services never do.
+        from providers.studio.image import StudioImages  # noqa: PLC0415
+
+        providers = {DEFAULT_MODEL: StudioImages()}
+    outputs = Outputs(Objects.at(objects_url), canvas)
+    return Executor(Pictures(NoJournal(), providers), outputs)
+
+
+def _carrying_out(
+    inline: Inline | None, settings: Settings, draining: asyncio.Event
+) -> AbstractAsyncContextManager[object]:
+    """Carries jobs out inside the block, if the service does so itself."""
+    if inline is None:
+        return nullcontext()
+    return inline.working(draining, drain_seconds=settings.drain_seconds)
 
 
 def _scaling(

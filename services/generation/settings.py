@@ -21,6 +21,17 @@ CanvasAddress = Annotated[
     setting("Where canvas is.", example="dns:///gesso-canvas:50051", shared=True),
 ]
 
+LongJobTimeoutSeconds = Annotated[
+    int,
+    setting(
+        "How long a job may take whose kind takes long: pictures, animations, videos.",
+        example="1800",
+        ge=1,
+        le=86_400,
+    ),
+]
+LONG_JOB_TIMEOUT_SECONDS = 1_800
+
 GenerationAddress = Annotated[
     str,
     setting("Where generation is.", example="dns:///gesso-generation:50053", shared=True),
@@ -106,6 +117,35 @@ class Settings(ServerSettings, frozen=True, kw_only=True):
     ] = None
     # The controller's own setting: who scales by the one or the other means the same.
     controller_target_jobs_per_worker: TargetJobsPerWorker = TARGET_JOBS_PER_WORKER
+    generation_mode: Annotated[
+        str,
+        setting(
+            "Who carries jobs out: workers, by the queue, or the service itself while who asks "
+            "waits (inline), to look into things on one machine.",
+            example="inline",
+            shared=True,
+            pattern="^(queue|inline)$",
+        ),
+    ] = "queue"
+    # A worker's own setting: carried out here or there, a job may take as long.
+    worker_long_job_timeout_seconds: LongJobTimeoutSeconds = LONG_JOB_TIMEOUT_SECONDS
+    objects_url: Annotated[
+        str | None,
+        setting(
+            "Where files are kept; needed if generation is inline.",
+            example="file:///var/lib/gesso/objects",
+            shared=True,
+            pattern="^(file|s3|gs|az)://",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.generation_mode == "inline" and self.objects_url is None:
+            line = (
+                "GESSO_OBJECTS_URL is not set: inline generation keeps files there. "
+                "Example: GESSO_OBJECTS_URL=file:///var/lib/gesso/objects"
+            )
+            raise WrongSettings([line])
 
     def capacities(self) -> dict[str, int]:
         """How many jobs may be worked on at once, by channels that have a limit.
@@ -161,15 +201,7 @@ class WorkerSettings(ServiceSettings, frozen=True, kw_only=True):
     job_timeout_seconds: Annotated[
         int, setting("How long a job may take.", example="900", ge=1, le=86_400)
     ] = 900
-    long_job_timeout_seconds: Annotated[
-        int,
-        setting(
-            "How long a job may take whose kind takes long: pictures, animations, videos.",
-            example="1800",
-            ge=1,
-            le=86_400,
-        ),
-    ] = 1_800
+    long_job_timeout_seconds: LongJobTimeoutSeconds = LONG_JOB_TIMEOUT_SECONDS
 
     def worker_id(self) -> str:
         """What the worker is called."""

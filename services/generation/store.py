@@ -21,8 +21,15 @@ from services.generation.domain.jobs import (
     ClaimedJob,
     Position,
 )
+from services.generation.domain.money import Entry
 from services.generation.domain.prices import CHANNELS
-from services.generation.wallet_store import locked_balance, refunds
+from services.generation.wallet_store import (
+    charge,
+    entries_of_job,
+    locked_balance,
+    refund,
+    refunds,
+)
 
 EVER = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -445,6 +452,20 @@ class LockedAccount:
             [draft.label for draft in drafts],
         )
         return {row["job_id"]: row["job_key"] for row in rows}
+
+    async def entries(self, job_id: str) -> dict[str, Entry]:
+        """Charge and refund of a job, as far as there are any, by their kinds."""
+        return await entries_of_job(self._connection, job_id)
+
+    async def charge(self, job_id: str, price_micros: int, *, entry_id: str) -> Entry:
+        """Charges the account for a job that is not stored."""
+        return await charge(
+            self._connection, self._account_id, job_id, price_micros, entry_id=entry_id
+        )
+
+    async def refund(self, job_id: str) -> str:
+        """Gives back what a job that is not stored was charged; the entry's id."""
+        return await refund(self._connection, job_id)
 
 
 class QueueStore:

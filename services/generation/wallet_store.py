@@ -54,6 +54,26 @@ SELECT balance_micros
  WHERE account_id = $1
 """
 
+READ_ENTRIES_OF_JOB = f"""
+SELECT {ENTRY_COLUMNS}
+  FROM generation.ledger
+ WHERE reference = ANY(ARRAY['job:' || $1::text, 'refund:' || $1::text])
+"""
+
+CHARGE = f"""
+WITH charged AS (
+    UPDATE generation.account
+       SET balance_micros = balance_micros - $3::bigint
+     WHERE account_id = $1
+    RETURNING balance_micros
+)
+INSERT INTO generation.ledger
+       (account_id, kind, delta_micros, balance_after_micros, reference, entry_id)
+SELECT $1, 'charge', -$3::bigint, balance_micros, 'job:' || $2::text, $4
+  FROM charged
+RETURNING {ENTRY_COLUMNS}
+"""
+
 # Entries that are not what the one before and they themselves make, and accounts whose balance is
 # not what their newest entry says. An account's entries are written in turn, but those of others
 # may come late: the youngest are looked at the next time.
@@ -150,6 +170,17 @@ owed AS (
 )"""
 
 
+REFUND = f"""
+WITH charge AS (
+    SELECT key, $1::text AS job_id, account_id, -delta_micros AS price_micros
+      FROM generation.ledger
+     WHERE reference = 'job:' || $1::text
+), {refunds("charge")}
+SELECT entry_id
+  FROM refunded
+"""
+
+
 @dataclass(frozen=True)
 class Audited:
     """How many entries were looked at, the key of the last, and whose money does not add up."""
@@ -198,3 +229,24 @@ async def locked_balance(connection: Connection, account_id: str) -> int | None:
     """The balance, which nobody else changes in this transaction; None without an account."""
     balance: int | None = await connection.fetchval(LOCK_ACCOUNT, account_id)
     return balance
+
+
+async def entries_of_job(connection: Connection, job_id: str) -> dict[str, Entry]:
+    """Charge and refund of a job, as far as there are any, by their kinds."""
+    rows = await connection.fetch(READ_ENTRIES_OF_JOB, job_id)
+    return {row["kind"]: Entry(**row) for row in rows}
+
+
+async def charge(
+    connection: Connection, account_id: str, job_id: str, price_micros: int, *, entry_id: str
+) -> Entry:
+    """Charges a locked account for a job without a row."""
+    row = await connection.fetchrow(CHARGE, account_id, job_id, price_micros, entry_id)
+    assert row is not None
+    return Entry(**row)
+
+
+async def refund(connection: Connection, job_id: str) -> str:
+    """Gives back what a job without a row was charged to a locked account; the entry's id."""
+    entry_id: str = await connection.fetchval(REFUND, job_id)
+    return entry_id

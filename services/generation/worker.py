@@ -21,7 +21,8 @@ from services.generation.domain.budget import Deadlines, deadlines
 from services.generation.domain.failures import LeaseFenced
 from services.generation.domain.jobs import KINDS, UNEXPLAINED, ClaimedJob, Held
 from services.generation.domain.params import DEFAULT_MODEL
-from services.generation.journal import Journal
+from services.generation.executor import Executor
+from services.generation.journal import QueueJournal
 from services.generation.outputs import Outputs
 from services.generation.pictures import Pictures
 from services.generation.queue import Queue
@@ -202,8 +203,8 @@ async def running(
         lease = timedelta(seconds=settings.lease_seconds)
         queue = Queue(generation, settings.worker_id(), lease)
         outputs = Outputs(Objects.at(settings.objects.objects_url), canvas)
-        pictures = Pictures(Journal(generation, settings.worker_id()), models)
-        worker = Worker(queue, Attempts(queue, pictures, outputs), settings)
+        pictures = Pictures(QueueJournal(generation, settings.worker_id()), models)
+        worker = Worker(queue, Attempts(queue, Executor(pictures, outputs)), settings)
         with metrics_served(Metrics(), settings.metrics_listen):
             claiming = tasks.create_task(worker.claim_until_drained())
             renewing = tasks.create_task(worker.renew_forever())

@@ -171,6 +171,7 @@ def test_whatever_is_killed_is_back_and_nothing_is_lost(up: Up) -> None:
         ([], {"GESSO_DATABASE_URL": "nonsense"}, "GESSO_DATABASE_URL"),
         ([], {"GESSO_DATABASE_URL": "postgresql://127.0.0.1:9/x"}, "does not answer"),
         (["--workers", "many"], {}, "many"),
+        ([], {"GESSO_GENERATION_MODE": "both"}, "GESSO_GENERATION_MODE"),
         ([], {"GESSO_GENERATION_CONTROLLER_MIN_WORKERS": "9"}, "is more than"),
     ],
 )
@@ -219,6 +220,25 @@ def test_a_killed_suite_leaves_nothing_and_starts_again(tmp_path: Path) -> None:
 
     until(lambda: not any(process.is_running() for process in family))
     assert stop(start(tmp_path / "var")) == []
+
+
+def test_the_picture_of_the_demo_is_made_without_workers_if_generation_is_inline(
+    tmp_path: Path,
+) -> None:
+    """GN60"""
+    up = start(tmp_path / "var", environ={"GESSO_GENERATION_MODE": "inline"})
+    try:
+        done = gesso("demo", "--url", up.url, "--prompt", "lantern", cwd=tmp_path)
+        names = [process["name"] for process in up.ps()]
+        is_well = up.is_well()
+    finally:
+        left_over = stop(up)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "lantern.png").exists()
+    assert [name for name in names if name.startswith("generation")] == ["generation"]
+    assert is_well
+    assert left_over == []
 
 
 def test_without_a_suite_the_demo_brings_its_own(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -132,7 +133,7 @@ async def test_a_channel_never_runs_more_than_its_limit_however_many_claim(
     database: str, objects_url: str
 ) -> None:
     """GN28"""
-    limited = {"running_limit": 10, "channel_limits": "studio=3"}
+    limited: dict[str, Any] = {"running_limit": 10, "channel_limits": "studio=3"}
     async with (
         house(database, objects_url, **limited) as home,
         generation_service(settings_of(database, home.canvas_address, **limited)) as second,

@@ -21,6 +21,7 @@ from servicekit.objects import Objects
 from services.generation import server as generation_server
 from services.generation.worker import running
 from tests.support.canvases import placeholder
+from tests.support.gate import Gate
 from tests.support.generation import (
     House,
     Person,
@@ -54,53 +55,6 @@ def working(
         home.generation_address, home.canvas_address, home.objects_url, **changes
     )
     return running(settings, providers)
-
-
-class Gate:
-    """A provider that says when it was asked, and answers when it is let."""
-
-    def __init__(self, *, is_stubborn: bool = False, request_id: str | None = None) -> None:
-        self.request_id = request_id
-        self.resumed: list[str] = []
-        self.withdrawn: list[str] = []
-        self.asked = asyncio.Event()
-        self.let = asyncio.Event()
-        self.cancelled = asyncio.Event()
-        self._is_stubborn = is_stubborn
-
-    async def was_asked(self) -> None:
-        """Waits until somebody asks for a picture."""
-        async with asyncio.timeout(10):
-            await self.asked.wait()
-
-    async def generate(self, request: ImageRequest, accepted: Accepted) -> bytes:
-        """A grey picture."""
-        if self.request_id is not None:
-            await accepted(self.request_id)
-        return await self._made(request)
-
-    async def resume(self, request: ImageRequest, request_id: str) -> bytes:
-        """The same picture."""
-        self.resumed.append(request_id)
-        return await self._made(request)
-
-    async def cancel(self, request_id: str) -> bool:
-        """Takes note of it."""
-        self.withdrawn.append(request_id)
-        return True
-
-    async def _made(self, request: ImageRequest) -> bytes:
-        self.asked.set()
-        try:
-            await self.let.wait()
-        except asyncio.CancelledError:
-            self.cancelled.set()
-            if not self._is_stubborn:
-                raise
-            await self.let.wait()
-        encoded = io.BytesIO()
-        Image.new("L", (request.width, request.height), 99).save(encoded, "PNG")
-        return encoded.getvalue()
 
 
 class Broken:
@@ -287,7 +241,7 @@ async def test_a_job_whose_worker_was_lost_is_gone_on_with_and_asked_for_once(
 ) -> None:
     """GN30"""
     lost, found = Gate(request_id="p-1", is_stubborn=True), Gate(request_id="p-2")
-    async with working(home, {"studio": lost}, lease_seconds=3600):
+    async with working(home, {"studio": lost}, concurrency=1, lease_seconds=3600):
         job = (await person.enqueue(node_id="n1")).job
         await lost.was_asked()
         await home.expire(job.job_id)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,6 +19,7 @@ from gesso.wallet.v1 import wallet_pb2
 from gesso.wallet.v1.wallet_pb2_grpc import WalletServiceStub
 from google.protobuf.duration_pb2 import Duration
 
+from providers.image import ImageModel
 from servicekit.client import Client
 from servicekit.identity import Behalf
 from servicekit.notifications import listening
@@ -174,14 +175,21 @@ class House:
 
 
 @asynccontextmanager
-async def house(database_url: str, objects_url: str, **changes: object) -> AsyncIterator[House]:
-    """Both services, and clients of them."""
+async def house(
+    database_url: str,
+    objects_url: str,
+    providers: Mapping[str, ImageModel] | None = None,
+    **changes: object,
+) -> AsyncIterator[House]:
+    """Both services, and clients of them. `providers` make the pictures of inline jobs."""
     ends, stands = Ends(database_url), asyncio.Event()
     async with canvas_server.serving(canvas_settings(database_url, objects_url)) as canvas_port:
         canvas_address = f"127.0.0.1:{canvas_port}"
-        settings = generation_settings(database_url, canvas_address, **changes)
+        settings = generation_settings(
+            database_url, canvas_address, objects_url=objects_url, **changes
+        )
         async with (
-            generation_server.serving(settings) as port,
+            generation_server.serving(settings, providers) as port,
             connected(canvas_port) as canvas,
             connected(port) as generation,
             listening(database_url, CHANGED, heard=ends.heard, missed=stands.set),

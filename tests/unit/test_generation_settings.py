@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.settings import Settings as GatewaySettings
 from servicekit.settings import WrongSettings, load
 from services.generation.settings import ControllerSettings, Settings, WorkerSettings
 
@@ -23,6 +24,41 @@ def test_both_roles_start_with_what_they_share() -> None:
     assert (worker.concurrency, worker.poll_interval_ms, worker.lease_seconds) == (4, 1_000, 600)
     assert (worker.job_timeout_seconds, worker.long_job_timeout_seconds) == (900, 1_800)
     assert worker.worker_id() == WorkerSettings.worker_id(worker) != ""
+
+
+def test_inline_generation_needs_a_place_for_files() -> None:
+    """GN60"""
+    inline = {**ENVIRONMENT, "GESSO_GENERATION_MODE": "inline"}
+    del inline["GESSO_OBJECTS_URL"]
+
+    assert load(Settings, "generation", {**ENVIRONMENT, **inline}).generation_mode == "inline"
+    with pytest.raises(WrongSettings, match=r"^GESSO_OBJECTS_URL is not set"):
+        load(Settings, "generation", inline)
+
+
+def test_the_mode_is_one_of_two() -> None:
+    """GN60"""
+    with pytest.raises(WrongSettings, match=r"^GESSO_GENERATION_MODE: 'both' is wrong"):
+        load(Settings, "generation", {**ENVIRONMENT, "GESSO_GENERATION_MODE": "both"})
+
+
+def test_an_inline_job_has_the_budget_of_a_worker_wherever_it_is_waited_for() -> None:
+    """GN62"""
+    named = {
+        **ENVIRONMENT,
+        "GESSO_GENERATION_MODE": "inline",
+        "GESSO_GENERATION_WORKER_LONG_JOB_TIMEOUT_SECONDS": "77",
+        "GESSO_TASKS_ADDRESS": "tasks:50053",
+        "GESSO_PRESENCE_ADDRESS": "presence:50054",
+        "GESSO_GATEWAY_LISTEN": "127.0.0.1:0",
+        "GESSO_GATEWAY_ALLOWED_ORIGINS": "https://canvas.example",
+    }
+
+    assert load(Settings, "generation", named).worker_long_job_timeout_seconds == 77
+    assert load(WorkerSettings, "generation-worker", named).long_job_timeout_seconds == 77
+    assert load(GatewaySettings, "gateway", named).inline_seconds() == 77
+    queue = {**named, "GESSO_GENERATION_MODE": "queue"}
+    assert load(GatewaySettings, "gateway", queue).inline_seconds() is None
 
 
 def test_a_worker_can_be_given_a_name() -> None:

@@ -119,10 +119,11 @@ class GenerationServiceServicer:
     """
 
     def Enqueue(self, request, context):
-        """Charges the account and stores a job, in one transaction. Idempotent by dedupe key.
+        """Charges the account and stores a job, in one transaction. Idempotent by dedupe key. Where the
+        service carries jobs out itself (inline) it stores none, and answers once the job is over.
         INVALID_ARGUMENT: an unknown kind, or a parameter that is not as the kind wants it.
         FAILED_PRECONDITION INSUFFICIENT_BALANCE: the balance does not cover the price.
-        RESOURCE_EXHAUSTED BACKLOG_FULL: the account has too many jobs waiting.
+        RESOURCE_EXHAUSTED BACKLOG_FULL: the account has too many jobs waiting, or the service if inline.
         ABORTED IDEMPOTENCY_KEY_REUSED: the dedupe key came with another request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -131,7 +132,8 @@ class GenerationServiceServicer:
 
     def BatchEnqueue(self, request, context):
         """Asks for many jobs of one account, each as a call of Enqueue would, one after another in one
-        transaction. What one is refused for does not stop the others.
+        transaction. What one is refused for does not stop the others. Inline they are carried out side
+        by side, and answered once all are over.
         INVALID_ARGUMENT: none or more than 100.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

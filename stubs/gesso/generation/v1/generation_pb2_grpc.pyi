@@ -41,15 +41,17 @@ class GenerationServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> GenerationServiceAsyncStub: ...
     Enqueue: _grpc.UnaryUnaryMultiCallable[_generation_pb2.EnqueueRequest, _generation_pb2.EnqueueResponse]
-    """Charges the account and stores a job, in one transaction. Idempotent by dedupe key.
+    """Charges the account and stores a job, in one transaction. Idempotent by dedupe key. Where the
+    service carries jobs out itself (inline) it stores none, and answers once the job is over.
     INVALID_ARGUMENT: an unknown kind, or a parameter that is not as the kind wants it.
     FAILED_PRECONDITION INSUFFICIENT_BALANCE: the balance does not cover the price.
-    RESOURCE_EXHAUSTED BACKLOG_FULL: the account has too many jobs waiting.
+    RESOURCE_EXHAUSTED BACKLOG_FULL: the account has too many jobs waiting, or the service if inline.
     ABORTED IDEMPOTENCY_KEY_REUSED: the dedupe key came with another request.
     """
     BatchEnqueue: _grpc.UnaryUnaryMultiCallable[_generation_pb2.BatchEnqueueRequest, _generation_pb2.BatchEnqueueResponse]
     """Asks for many jobs of one account, each as a call of Enqueue would, one after another in one
-    transaction. What one is refused for does not stop the others.
+    transaction. What one is refused for does not stop the others. Inline they are carried out side
+    by side, and answered once all are over.
     INVALID_ARGUMENT: none or more than 100.
     """
     Claim: _grpc.UnaryUnaryMultiCallable[_generation_pb2.ClaimRequest, _generation_pb2.ClaimResponse]
@@ -125,15 +127,17 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Enqueue: _aio.UnaryUnaryMultiCallable[_generation_pb2.EnqueueRequest, _generation_pb2.EnqueueResponse]  # type: ignore[assignment]
-    """Charges the account and stores a job, in one transaction. Idempotent by dedupe key.
+    """Charges the account and stores a job, in one transaction. Idempotent by dedupe key. Where the
+    service carries jobs out itself (inline) it stores none, and answers once the job is over.
     INVALID_ARGUMENT: an unknown kind, or a parameter that is not as the kind wants it.
     FAILED_PRECONDITION INSUFFICIENT_BALANCE: the balance does not cover the price.
-    RESOURCE_EXHAUSTED BACKLOG_FULL: the account has too many jobs waiting.
+    RESOURCE_EXHAUSTED BACKLOG_FULL: the account has too many jobs waiting, or the service if inline.
     ABORTED IDEMPOTENCY_KEY_REUSED: the dedupe key came with another request.
     """
     BatchEnqueue: _aio.UnaryUnaryMultiCallable[_generation_pb2.BatchEnqueueRequest, _generation_pb2.BatchEnqueueResponse]  # type: ignore[assignment]
     """Asks for many jobs of one account, each as a call of Enqueue would, one after another in one
-    transaction. What one is refused for does not stop the others.
+    transaction. What one is refused for does not stop the others. Inline they are carried out side
+    by side, and answered once all are over.
     INVALID_ARGUMENT: none or more than 100.
     """
     Claim: _aio.UnaryUnaryMultiCallable[_generation_pb2.ClaimRequest, _generation_pb2.ClaimResponse]  # type: ignore[assignment]
@@ -212,10 +216,11 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _generation_pb2.EnqueueRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_generation_pb2.EnqueueResponse, _abc.Awaitable[_generation_pb2.EnqueueResponse]]:
-        """Charges the account and stores a job, in one transaction. Idempotent by dedupe key.
+        """Charges the account and stores a job, in one transaction. Idempotent by dedupe key. Where the
+        service carries jobs out itself (inline) it stores none, and answers once the job is over.
         INVALID_ARGUMENT: an unknown kind, or a parameter that is not as the kind wants it.
         FAILED_PRECONDITION INSUFFICIENT_BALANCE: the balance does not cover the price.
-        RESOURCE_EXHAUSTED BACKLOG_FULL: the account has too many jobs waiting.
+        RESOURCE_EXHAUSTED BACKLOG_FULL: the account has too many jobs waiting, or the service if inline.
         ABORTED IDEMPOTENCY_KEY_REUSED: the dedupe key came with another request.
         """
 
@@ -226,7 +231,8 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_generation_pb2.BatchEnqueueResponse, _abc.Awaitable[_generation_pb2.BatchEnqueueResponse]]:
         """Asks for many jobs of one account, each as a call of Enqueue would, one after another in one
-        transaction. What one is refused for does not stop the others.
+        transaction. What one is refused for does not stop the others. Inline they are carried out side
+        by side, and answered once all are over.
         INVALID_ARGUMENT: none or more than 100.
         """
 
