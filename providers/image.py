@@ -33,7 +33,8 @@ class ImageModel(Protocol):
         """The encoded picture. Raises an `ImageFailure`; may be cancelled at any time.
 
         Calls `accepted` with the provider's id of the request if that can be asked after by
-        `resume`; a provider without such ids never does.
+        `resume`; a provider without such ids never does. After it, `Capacity` and `Outage` say that
+        the provider cannot be asked just now, and `resume` is called later.
         """
         ...
 

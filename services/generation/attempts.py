@@ -27,6 +27,7 @@ class Attempts:
             outputs = await self._executor.outputs(job, deadlines, partial(self._report, job))
         except NotMade as failure:
             await self.fail(job, failure.sentence, deadlines)
+            await self.end(job, is_unwanted=True)
         else:
             await answered(lambda: self._queue.complete(job, outputs), until=deadlines.job)
 

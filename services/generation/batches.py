@@ -41,7 +41,12 @@ class Batches(Generic[Item, Outcome]):
         """Settles batches, one after another."""
         while True:
             await self._more.wait()
-            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_ITEMS))]
+            # Of those whose callers are gone nothing is done.
+            batch: list[tuple[Item, asyncio.Future[Outcome]]] = []
+            while self._waiting and len(batch) < MAX_ITEMS:
+                entry = self._waiting.popleft()
+                if not entry[1].done():
+                    batch.append(entry)
             if not self._waiting:
                 self._more.clear()
             if batch:
@@ -55,7 +60,8 @@ class Batches(Generic[Item, Outcome]):
         if isinstance(settled, Failure) and len(batch) > 1:
             # One item may be in the way of all.
             for entry in batch:
-                await self._settle_batch([entry])
+                if not entry[1].done():
+                    await self._settle_batch([entry])
             return
         for place, (_, future) in enumerate(batch):
             if future.done():

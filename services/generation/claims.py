@@ -45,9 +45,9 @@ _REPEAT = _Found([], is_repeat=True, is_partial=False)
 class Claims:
     """The claims of all workers at this process. Those that come together look together.
 
-    Remembers where the ready jobs begin: a transaction that somebody holds open keeps the dead
-    rows before them, and each look from the start would pass over all of those. Looks from the
-    start all the same once a second, and when it finds too little.
+    Remembers where the ready jobs without a priority begin: a transaction that somebody holds open
+    keeps the dead rows before them, and each look from the start would pass over all of those.
+    Looks from the start all the same once a second, and when it finds too little.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from uuid import UUID, uuid5
 
 import grpc
 
-from servicekit.errors import Failure, IdempotencyKeyReused
+from servicekit.errors import Failure, IdempotencyKeyReused, Unavailable
 from servicekit.telemetry import logger
 from services.generation.deliveries_store import Delivery
 from services.generation.delivery import Deliveries
@@ -193,7 +193,8 @@ class Inline:
         self._makings.add(making)
         await asyncio.wait([making])
         self._makings.discard(making)
-        await self._executor.end(job, is_unwanted=making.cancelled())
+        is_made = not making.cancelled() and making.exception() is None
+        await self._executor.end(job, is_unwanted=not is_made)
         error = STOPPED
         if not making.cancelled():
             match making.exception():
@@ -209,10 +210,11 @@ class Inline:
                 case fault:
                     self._log.error("fault", job_id=job.job_id, exc_info=fault)
                     error = UNEXPLAINED
-        try:
-            await self._deliveries.tell_canvas(delivery_of(job, draft, error=error))
-        except (Failure, grpc.aio.AioRpcError) as failure:
-            self._log.warning("failure not shown", job_id=job.job_id, why=str(failure))
+        # Whatever is wrong with the canvas, the price is given back.
+        telling = self._deliveries.tell_canvas(delivery_of(job, draft, error=error))
+        (told,) = await asyncio.gather(telling, return_exceptions=True)
+        if isinstance(told, BaseException):
+            self._log.warning("failure not shown", job_id=job.job_id, why=repr(told))
         return error
 
     async def _shown(self, job: ClaimedJob, draft: Draft, *, is_repeat: bool) -> str | None:
@@ -229,9 +231,15 @@ class Inline:
                 return await answered(telling, until=limits.job)
 
     async def _refunded(self, job: ClaimedJob) -> str:
-        """Gives back what a job cost, once; the entry's id."""
-        until = asyncio.get_running_loop().time() + REFUND_SECONDS
-        return await answered(partial(self._refund, job), until=until)
+        """Gives back what a job cost, once; the entry's id. Tries until the process has to end."""
+        loop = asyncio.get_running_loop()
+        while True:
+            until = loop.time() + REFUND_SECONDS
+            try:
+                return await answered(partial(self._refund, job), until=until)
+            except Unavailable:
+                if self._is_stopped:
+                    raise
 
     async def _refund(self, job: ClaimedJob) -> str:
         async with self._accounts.locked(job.account_id) as account:

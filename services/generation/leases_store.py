@@ -212,10 +212,10 @@ class Standing:
 
 @dataclass(frozen=True)
 class Made(Standing):
-    """How long the attempt took that made the result."""
+    """How long the attempt took that made the result; None if it began before that was noted."""
 
     kind: str
-    took: timedelta
+    took: timedelta | None
 
 
 class LeasesStore:

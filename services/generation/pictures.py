@@ -9,7 +9,6 @@ import grpc
 
 from providers.image import (
     Capacity,
-    ImageFailure,
     ImageModel,
     ImageRequest,
     Outage,
@@ -29,8 +28,8 @@ from services.generation.patience import answered
 FIRST_PAUSE_SECONDS = 0.5
 WITHDRAW_SECONDS = 10.0
 
-# The model did nothing, or says that it failed: there is nothing to ask after.
-_KNOWN_FAILURES = (Refused, Capacity, Outage)
+# The model did nothing, unless it had accepted the request before.
+_DID_NOTHING = (Capacity, Outage)
 
 
 class Pictures:
@@ -73,13 +72,12 @@ class Pictures:
         """Asks providers to cancel what they were asked for a job that nobody wants any more."""
         for (job_id, number), (model, request_id) in list(self._accepted.items()):
             if job_id == job.job_id:
-                try:
-                    async with asyncio.timeout(WITHDRAW_SECONDS):
-                        is_cancelled = await model.cancel(request_id)
-                except (ImageFailure, TimeoutError) as failure:
-                    self._log.warning("not cancelled", job_id=job_id, why=repr(failure))
-                    is_cancelled = False
-                if is_cancelled:
+                # Whatever is wrong with one must not stop the others, or the end of the job.
+                cancelling = asyncio.wait_for(model.cancel(request_id), WITHDRAW_SECONDS)
+                (answer,) = await asyncio.gather(cancelling, return_exceptions=True)
+                if isinstance(answer, BaseException):
+                    self._log.warning("not cancelled", job_id=job_id, why=repr(answer))
+                elif answer:
                     await self._settle(job, number, Outcome.CANCELLED, "")
 
     def forget(self, job: ClaimedJob) -> None:
@@ -97,22 +95,35 @@ class Pictures:
         deadlines: Deadlines,
     ) -> bytes:
         """What the model makes of a request, or made of it before."""
-        begin = partial(self._journal.begin, job, number, name)
-        begun = await answered(begin, until=deadlines.provider)
+        known = self._accepted.get((job.job_id, number))
+        request_id, is_new = (known[1], False) if known else (None, False)
+        if request_id is None:
+            begin = partial(self._journal.begin, job, number, name)
+            begun = await answered(begin, until=deadlines.provider)
+            request_id, is_new = begun.request_id, begun.is_new
         try:
             async with asyncio.timeout_at(deadlines.provider):
-                if begun.is_new:
-                    picture = await model.generate(
-                        request, partial(self._accept, job, number, model)
-                    )
-                elif begun.request_id is not None:
-                    self._accepted[job.job_id, number] = (model, begun.request_id)
-                    picture = await model.resume(request, begun.request_id)
+                if is_new:
+                    accepted = partial(self._accept, job, number, model, deadlines)
+                    picture = await model.generate(request, accepted)
+                elif request_id is not None:
+                    self._accepted[job.job_id, number] = (model, request_id)
+                    picture = await model.resume(request, request_id)
                 else:
                     raise Uncertain("asked for by an attempt that was lost")
         except TimeoutError:
             raise TimedOut("past the provider's deadline") from None
-        except _KNOWN_FAILURES as failure:
+        except _DID_NOTHING as failure:
+            # Of a request that was accepted they say nothing: it is asked after once more.
+            is_accepted = (job.job_id, number) in self._accepted
+            if not is_accepted and not await self._settle(
+                job, number, Outcome.FAILED, failure.detail
+            ):
+                # What is not known to have failed is never asked for again.
+                raise Uncertain(failure.detail) from None
+            raise
+        except Refused as failure:
+            self._accepted.pop((job.job_id, number), None)
             await self._settle(job, number, Outcome.FAILED, failure.detail)
             raise
         self._accepted.pop((job.job_id, number), None)
@@ -120,17 +131,29 @@ class Pictures:
         return picture
 
     async def _accept(
-        self, job: ClaimedJob, number: int, model: ImageModel, request_id: str
+        self,
+        job: ClaimedJob,
+        number: int,
+        model: ImageModel,
+        deadlines: Deadlines,
+        request_id: str,
     ) -> None:
+        """Says what the provider calls a request; it is worked on there whether it is heard."""
         self._accepted[job.job_id, number] = (model, request_id)
-        await self._journal.accept(job, number, request_id)
+        telling = partial(self._journal.accept, job, number, request_id)
+        try:
+            await answered(telling, until=deadlines.provider)
+        except (Failure, grpc.aio.AioRpcError) as failure:
+            self._log.warning("not noted", job_id=job.job_id, number=number, why=str(failure))
 
-    async def _settle(self, job: ClaimedJob, number: int, outcome: Outcome, detail: str) -> None:
-        """Says what became of a call; if nobody hears it, the call is listed as uncertain."""
+    async def _settle(self, job: ClaimedJob, number: int, outcome: Outcome, detail: str) -> bool:
+        """Says what became of a call, and whether that was heard; else it stays uncertain."""
         try:
             await self._journal.settle(job, number, outcome, detail)
         except (Failure, grpc.aio.AioRpcError) as failure:
             self._log.warning("not settled", job_id=job.job_id, number=number, why=str(failure))
+            return False
+        return True
 
 
 def image_request(job: ClaimedJob, params: ImageParams, number: int) -> ImageRequest:

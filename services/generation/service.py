@@ -4,16 +4,16 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
+from uuid import uuid4
 
 from servicekit.errors import Failure, NotFound
 from services.generation.batches import Batches, settling
-from services.generation.domain.durations import Durations
 from services.generation.domain.failures import (
     InsufficientBalance,
     JobFinishing,
     LeaseFenced,
 )
-from services.generation.domain.intake import Intake, Known, Order
+from services.generation.domain.intake import Known, Limits, Order, taken
 from services.generation.domain.jobs import (
     ENDS,
     Completion,
@@ -29,6 +29,7 @@ from services.generation.domain.jobs import (
     Status,
     Summary,
 )
+from services.generation.durations import Durations
 from services.generation.leases_store import LeasesStore, Standing
 from services.generation.store import QueueStore
 from services.generation.summaries_store import SummariesStore
@@ -106,18 +107,18 @@ class GenerationService:
                     for draft in drafts
                 ]
             found = await account.gather([draft.dedupe_key for draft in drafts])
-            intake = Intake(
-                balance_micros=account.balance_micros,
-                waiting=found.waiting,
-                under_way=found.under_way,
-                backlog_limit=self._backlog_limit,
-                turns=self._turns.limit,
-                known={**found.known},
+            outcomes = taken(
+                drafts,
+                [f"extgen-{uuid4()}" for _ in drafts],
+                found,
+                account.balance_micros,
+                Limits(backlog=self._backlog_limit, turns=self._turns.limit),
             )
-            taken = [_taken(intake, draft) for draft in drafts]
-            keys = await account.enqueue(intake.orders) if intake.orders else {}
-        self._announce(account_id, intake.orders)
-        return await self._enqueued(account_id, taken, keys)
+            # A repeat within the list is the order itself once more.
+            orders = list(dict.fromkeys(each for each in outcomes if isinstance(each, Order)))
+            keys = await account.enqueue(orders) if orders else {}
+        self._announce(account_id, orders)
+        return await self._enqueued(account_id, outcomes, keys)
 
     def _announce(self, account_id: str, orders: Sequence[Order]) -> None:
         """Says that jobs were stored, to workers and to who watches the account."""
@@ -132,13 +133,13 @@ class GenerationService:
     async def _enqueued(
         self,
         account_id: str,
-        taken: Sequence[Known | Order | Failure],
+        outcomes: Sequence[Known | Order | Failure],
         keys: Mapping[str, int],
     ) -> list[Enqueued | Failure]:
         """What is told of each job that was asked for, by what it was taken for."""
         found = {
             number: keys[job.job_id] if isinstance(job, Order) else job.key
-            for number, job in enumerate(taken)
+            for number, job in enumerate(outcomes)
             if not isinstance(job, Failure)
         }
         summaries = await self._summaries.summaries_of_keys(account_id, set(found.values()))
@@ -150,7 +151,7 @@ class GenerationService:
                 summaries[found[number]],
                 is_repeat=isinstance(job, Known) or first[found[number]] != number,
             )
-            for number, job in enumerate(taken)
+            for number, job in enumerate(outcomes)
         ]
 
     async def cancel(self, account_id: str, job_id: str) -> Summary:
@@ -246,7 +247,8 @@ class GenerationService:
         leases = [completion.lease for completion in completions]
         ended = await self._leases.complete(sorted(completions, key=_by_job))
         for made in ended.values():
-            self._durations.took(made.kind, made.took)
+            if made.took is not None:
+                self._durations.took(made.kind, made.took)
         self._wake(ended)
         return await self._outcomes(leases, ended, with_result=True)
 
@@ -277,13 +279,6 @@ class GenerationService:
         unsaid = [lease for lease in leases if lease not in ended]
         accepted = await self._leases.accepted(unsaid, with_result=with_result) if unsaid else set()
         return [_held(lease in ended or lease in accepted) for lease in leases]
-
-
-def _taken(intake: Intake, draft: Draft) -> Known | Order | Failure:
-    try:
-        return intake.take(draft)
-    except Failure as failure:
-        return failure
 
 
 def _held(is_held: bool, *, is_cancelled: bool = False) -> Held:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 
 from servicekit.postgres import Connection, Database
-from services.generation.domain.intake import Known, Order
+from services.generation.domain.intake import Gathered, Known, Order
 from services.generation.domain.jobs import (
     ATTEMPT_EXPIRED,
     KINDS,
@@ -127,10 +127,26 @@ RETURNING job_key, job_id
 MAX_RESUMES = 3
 _RESUMED = "ARRAY(SELECT key FROM expired WHERE is_resumed)"
 
+
+def _pending(condition: str) -> str:
+    """The jobs of a channel that are pending, of those for which a condition holds."""
+    return f"""SELECT * FROM (
+                         SELECT key, lease_token, priority, available_at
+                           FROM generation.job
+                          WHERE status = 'pending'
+                            AND job.channel = channel.name
+                            AND {condition}
+                            AND available_at <= now()
+                          ORDER BY priority, available_at, key
+                          LIMIT greatest(channel.room, 0)
+                            FOR UPDATE SKIP LOCKED) AS part"""
+
+
 # Expired leases first, then what is pending, in channels that have room, for all claims together.
 # What expired with no attempts left fails and is refunded here (GN8); one whose providers can be
 # asked goes on, which is no new attempt (GN30). A claim's row makes a repeat take nothing anew,
-# also one that runs at the same time: it waits for the row, and finds it taken (GN6).
+# also one that runs at the same time: it waits for the row, and finds it taken (GN6). Nobody waits
+# for an account: what cannot be refunded now fails at the next look.
 CLAIM = f"""
 WITH item AS (
     SELECT item.*,
@@ -165,9 +181,12 @@ WITH item AS (
 ), expired AS (
     SELECT late.*
       FROM channel
-     CROSS JOIN LATERAL (SELECT key, lease_token, attempt < max_attempts AS has_attempts,
+     CROSS JOIN LATERAL (SELECT key, lease_token, account_id,
+                                attempt < max_attempts AS has_attempts,
                                 coalesce(resumes < {MAX_RESUMES}
-                                         AND (SELECT bool_and(request_id IS NOT NULL)
+                                         AND (SELECT bool_and(request_id IS NOT NULL
+                                                              OR outcome IN ('failed', 'cancelled'))
+                                                     AND bool_or(request_id IS NOT NULL)
                                                 FROM generation.provider_call
                                                WHERE job_key = job.key), false) AS is_resumed
                            FROM generation.job
@@ -181,15 +200,11 @@ WITH item AS (
 ), ready AS (
     SELECT next.*
       FROM channel
-     CROSS JOIN LATERAL (SELECT key, lease_token, priority, available_at
-                           FROM generation.job
-                          WHERE status = 'pending'
-                            AND job.channel = channel.name
-                            AND available_at >= channel.since
-                            AND available_at <= now()
-                          ORDER BY priority, available_at, key
-                          LIMIT greatest(channel.room, 0)
-                            FOR UPDATE SKIP LOCKED) AS next
+     CROSS JOIN LATERAL ({_pending("priority < 0")}
+                         UNION ALL
+                         {_pending("priority = 0 AND available_at >= channel.since")}
+                         UNION ALL
+                         {_pending("priority > 0")}) AS next
      ORDER BY priority, available_at, key
      LIMIT (SELECT wanted FROM total)
            - (SELECT count(*) FROM expired WHERE has_attempts OR is_resumed)
@@ -235,7 +250,7 @@ WITH item AS (
      WHERE job.key = kept.key
        AND job.key = ANY(ARRAY(SELECT key FROM kept))
     RETURNING job.key, job_id, lease_token, account_id, kind, canvas_id, attempt, channel,
-              available_at, kept.worker_id, kept.claim_id
+              available_at, priority, kept.worker_id, kept.claim_id
 ), claimed_summary AS (
     UPDATE generation.summary
        SET status     = 'running',
@@ -248,13 +263,24 @@ WITH item AS (
     INSERT INTO generation.event (job_key, kind, worker_id, lease_token)
     SELECT key, 'claimed', worker_id, lease_token
       FROM claimed
+), payable AS (
+    SELECT account_id
+      FROM generation.account
+     WHERE account_id = ANY(ARRAY(SELECT account_id
+                                    FROM expired
+                                   WHERE NOT (has_attempts OR is_resumed)))
+     ORDER BY account_id
+       FOR NO KEY UPDATE SKIP LOCKED
 ), failed AS (
     UPDATE generation.job
        SET status      = 'failed',
            worker_id   = NULL,
            lease_until = NULL,
            deliver_at  = CASE WHEN node_id IS NOT NULL THEN now() END
-     WHERE key = ANY(ARRAY(SELECT key FROM expired WHERE NOT (has_attempts OR is_resumed)))
+     WHERE key = ANY(ARRAY(SELECT key
+                             FROM expired
+                            WHERE NOT (has_attempts OR is_resumed)
+                              AND account_id = ANY(ARRAY(SELECT account_id FROM payable))))
     RETURNING key, job_id, account_id, price_micros, lease_token, deliver_at
 ), {refunds("failed")}, failed_summary AS (
     UPDATE generation.summary AS summary
@@ -385,8 +411,8 @@ class Claimed:
     """What claims did: the jobs that each got, by worker and claim, and what else came of them.
 
     `repeats` are the claims that had got theirs before. `failed` are the jobs that had no attempts
-    left, their accounts by their ids; `newest` is when the last job of each channel began to
-    wait. `is_partial` says that another claim had a channel.
+    left, their accounts by their ids; `newest` is when the last job without a priority of each
+    channel began to wait. `is_partial` says that another claim had a channel.
     """
 
     jobs: dict[tuple[str, str], list[ClaimedJob]]
@@ -395,16 +421,6 @@ class Claimed:
     is_to_deliver: bool
     newest: dict[str, datetime]
     is_partial: bool
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """How many jobs of an account nobody has claimed, how many of its turns are taken, and its jobs
-    that were stored before under dedupe keys."""
-
-    waiting: int
-    under_way: int
-    known: dict[str, Known]
 
 
 class LockedAccount:
@@ -529,7 +545,8 @@ def _claimed(rows: Sequence[asyncpg.Record], *, is_partial: bool) -> Claimed:
     jobs: dict[tuple[str, str], list[ClaimedJob]] = {}
     for row in claimed:
         jobs.setdefault((row["worker_id"], row["claim_id"]), []).append(_claimed_job(row))
-        newest[row["channel"]] = max(row["available_at"], newest.get(row["channel"], EVER))
+        if row["priority"] == 0:
+            newest[row["channel"]] = max(row["available_at"], newest.get(row["channel"], EVER))
     return Claimed(
         jobs=jobs,
         repeats=set(map(tuple, rows[0]["repeats"])),

@@ -75,6 +75,7 @@ class Turns:
 
     async def _give(self, account_ids: list[str]) -> None:
         if account_ids:
-            given = await self._store.give(account_ids, self.limit)
+            given, locked = await self._store.give(account_ids, self.limit)
+            self.may_be_free(locked)
             if given:
                 self._wakeups.jobs_came(given)

@@ -40,13 +40,14 @@ SELECT account_id
   FROM account
 """
 
-# Alone in its statement: whoever asks for jobs of these accounts has done so or waits.
+# Alone in its statement: whoever asks for jobs of these accounts has done so or waits. Nobody waits
+# here: an account that is locked is come back to.
 LOCK_ACCOUNTS = """
 SELECT account_id
   FROM generation.account
  WHERE account_id = ANY($1::text[])
  ORDER BY account_id
-   FOR NO KEY UPDATE
+   FOR NO KEY UPDATE SKIP LOCKED
 """
 
 # No job is waited for: one that its owner takes back just now needs no turn.
@@ -72,8 +73,21 @@ RETURNING key
 """
 
 # What is before the jobs of an account that nobody has claimed. Those that wait for a turn come
-# after all that are pending; more than 1,000 are not counted.
+# after all that are pending, which are counted once; more than 1,000 are not counted.
 READ_PLACES = """
+WITH queue AS MATERIALIZED (
+    SELECT used.channel,
+           (SELECT count(*)
+              FROM (SELECT
+                      FROM generation.job AS other
+                     WHERE other.status = 'pending'
+                       AND other.channel = used.channel
+                     LIMIT 1000) AS pending) AS pending
+      FROM (SELECT DISTINCT channel
+              FROM generation.job
+             WHERE account_id = $1
+               AND status = 'waiting') AS used
+)
 SELECT job_id, ahead, running
   FROM (SELECT job_id, channel,
                (SELECT count(*)
@@ -90,12 +104,7 @@ SELECT job_id, ahead, running
            AND status <> 'running'
          UNION ALL
         SELECT job_id, channel,
-               (SELECT count(*)
-                  FROM (SELECT
-                          FROM generation.job AS other
-                         WHERE other.status = 'pending'
-                           AND other.channel = mine.channel
-                         LIMIT 1000) AS before)
+               (SELECT pending FROM queue WHERE queue.channel = mine.channel)
                + row_number() OVER (PARTITION BY channel ORDER BY priority, key) - 1
           FROM generation.job AS mine
          WHERE account_id = $1
@@ -138,11 +147,13 @@ class TurnsStore:
         rows = await self._database.fetch(READ_PLACES, account_id)
         return {row["job_id"]: Place(row["ahead"], row["running"]) for row in rows}
 
-    async def give(self, account_ids: Sequence[str], limit: int) -> int:
-        """Gives the first of their jobs the turns that are free; how many got one.
+    async def give(self, account_ids: Sequence[str], limit: int) -> tuple[int, set[str]]:
+        """Gives the first of their jobs the turns that are free, an account having `limit`.
 
-        An account has `limit` turns.
+        How many got one, and the accounts that somebody else had locked.
         """
         async with self._database.transaction() as connection:
-            await connection.execute(LOCK_ACCOUNTS, account_ids)
-            return len(await connection.fetch(GIVE_TURNS, account_ids, limit))
+            rows = await connection.fetch(LOCK_ACCOUNTS, account_ids)
+            locked = [row["account_id"] for row in rows]
+            given = await connection.fetch(GIVE_TURNS, locked, limit)
+        return len(given), set(account_ids).difference(locked)

@@ -8,6 +8,8 @@ from services.generation.domain.money import Entry, Grant
 
 # Longer than any transaction takes that writes an entry.
 SETTLED = timedelta(minutes=1)
+# No key is higher.
+NEWEST = 2**63 - 1
 
 ENTRY_COLUMNS = ", ".join(field.name for field in fields(Entry))
 
@@ -76,9 +78,15 @@ RETURNING {ENTRY_COLUMNS}
 
 # Entries that are not what the one before and they themselves make, and accounts whose balance is
 # not what their newest entry says. An account's entries are written in turn, but those of others
-# may come late: the youngest are looked at the next time.
-AUDIT = """
-WITH entry AS (
+# may come late: from the first that is too young on they are looked at the next time.
+AUDIT = f"""
+WITH page AS (
+    SELECT *
+      FROM generation.ledger
+     WHERE key > $1
+     ORDER BY key
+     LIMIT $2
+), entry AS (
     SELECT key, account_id, delta_micros, balance_after_micros,
            coalesce((SELECT before.balance_after_micros
                        FROM generation.ledger AS before
@@ -86,12 +94,9 @@ WITH entry AS (
                         AND before.key < entry.key
                       ORDER BY before.key DESC
                       LIMIT 1), 0) AS before_micros
-      FROM (SELECT *
-              FROM generation.ledger
-             WHERE key > $1
-               AND created_at <= now() - $3::interval
-             ORDER BY key
-             LIMIT $2) AS entry
+      FROM page AS entry
+     WHERE key < coalesce((SELECT min(key) FROM page WHERE created_at > now() - $3::interval),
+                          {NEWEST})
 ), unlike AS (
     SELECT account_id
       FROM entry

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from uuid import uuid4
 
@@ -30,6 +30,8 @@ from services.generation.settings import WorkerSettings
 
 MAX_RENEWAL_SECONDS = 30.0
 LEASES_A_CALL = 100
+# How long a worker that stops tries to tell the queue of a job that it had to stop.
+STOPPING_SECONDS = 10.0
 STOPPED = "The worker was stopped before the job was done."
 
 
@@ -128,8 +130,14 @@ class Worker:
         self._holding.add(attempt)
         watch = asyncio.create_task(self._watch(attempt))
         self._watches.add(watch)
-        watch.add_done_callback(self._watches.discard)
+        watch.add_done_callback(self._watched)
         self._log.info("claimed", job_id=job.job_id, attempt=job.attempt)
+
+    def _watched(self, watch: asyncio.Task[None]) -> None:
+        self._watches.discard(watch)
+        error = None if watch.cancelled() else watch.exception()
+        if error is not None:
+            self._log.error("fault", exc_info=error)
 
     async def _watch(self, attempt: _Attempt) -> None:
         """Sees an attempt to its end.
@@ -148,15 +156,20 @@ class Worker:
             self._late.discard(attempt)
             attempt.task.cancel()
             await asyncio.wait([attempt.task])
-        is_unwanted = attempt.is_taken_back or attempt.is_stopped
-        await self._attempts.end(attempt.job, is_unwanted=is_unwanted)
-        await self._conclude(attempt)
+        try:
+            await self._conclude(attempt)
+        finally:
+            is_unwanted = attempt.is_taken_back or attempt.is_stopped
+            await self._attempts.end(attempt.job, is_unwanted=is_unwanted)
 
     async def _conclude(self, attempt: _Attempt) -> None:
         job_id = attempt.job.job_id
         if attempt.task.cancelled():
             if attempt.is_stopped:
-                await self._fail(attempt, STOPPED)
+                # The lease tells who cannot be told in time.
+                until = asyncio.get_running_loop().time() + STOPPING_SECONDS
+                limits = replace(attempt.deadlines, job=min(until, attempt.deadlines.job))
+                await self._fail(attempt, STOPPED, limits)
             return
         match attempt.task.exception():
             case None:
@@ -167,11 +180,11 @@ class Worker:
                 self._log.warning("the queue was not told", job_id=job_id, why=str(error))
             case error:
                 self._log.error("fault", job_id=job_id, exc_info=error)
-                await self._fail(attempt, UNEXPLAINED)
+                await self._fail(attempt, UNEXPLAINED, attempt.deadlines)
 
-    async def _fail(self, attempt: _Attempt, error: str) -> None:
+    async def _fail(self, attempt: _Attempt, error: str, limits: Deadlines) -> None:
         try:
-            await self._attempts.fail(attempt.job, error, attempt.deadlines)
+            await self._attempts.fail(attempt.job, error, limits)
         except (Failure, grpc.aio.AioRpcError) as failure:
             self._log.warning("not failed", job_id=attempt.job.job_id, why=str(failure))
 

@@ -196,6 +196,7 @@ async def test_each_job_of_a_list_is_stored_or_refused_by_itself(home: House) ->
         _order("new", count=3),
         _order("dear", count=3),
         _order("last"),
+        _order("\0"),
     )
 
     stored = [outcome.enqueued for outcome in outcomes]
@@ -207,6 +208,7 @@ async def test_each_job_of_a_list_is_stored_or_refused_by_itself(home: House) ->
         None,
         "insufficient_balance",
         None,
+        "invalid_argument",
     ]
     assert [stored[number].replayed for number in (0, 2, 4, 6)] == [True, False, True, False]
     assert stored[0].job.job_id == before[0].enqueued.job.job_id

@@ -178,6 +178,22 @@ async def test_money_that_does_not_add_up_is_found_and_counted(
     assert audited.entries == 4
 
 
+async def test_from_the_first_young_entry_on_everything_is_left_for_the_next_look(
+    home: House, person: Person, pool: Database
+) -> None:
+    """GN33"""
+    for _ in range(2):
+        await person.grant(1)
+    await home.execute(
+        "UPDATE generation.ledger SET created_at = created_at - interval '1 hour'"
+        " WHERE key <> (SELECT min(key) + 1 FROM generation.ledger)"
+    )
+
+    audited = await WalletStore(pool).audit(0, 100)
+
+    assert audited.entries == 1
+
+
 async def test_entries_of_the_last_minute_are_left_for_the_next_look(
     person: Person, pool: Database
 ) -> None:

@@ -119,6 +119,56 @@ async def test_of_what_can_be_claimed_the_lower_priority_number_comes_first(
     assert claimed == [ids[2], ids[0], ids[1]]
 
 
+async def test_among_jobs_without_a_priority_the_oldest_comes_first_whatever_came_before(
+    home: House, hand: Hand
+) -> None:
+    """GN27"""
+    people = [await _person(home) for _ in range(4)]
+    ids = [
+        (await person.enqueue(is_shown=False, priority=priority)).job.job_id
+        for person, priority in zip(people, (0, -10, -10, 0), strict=True)
+    ]
+    await home.execute(
+        "UPDATE generation.job SET available_at = available_at - interval '10 minutes'"
+        " WHERE job_id = $1",
+        ids[0],
+    )
+
+    claimed = [(await hand.claim())[0].job_id for _ in ids]
+
+    assert claimed == [ids[1], ids[2], ids[0], ids[3]]
+
+
+async def test_an_account_that_somebody_holds_keeps_no_claim_waiting(
+    home: House, hand: Hand
+) -> None:
+    """GN27"""
+    held, other = await _person(home), await _person(home)
+    (late,) = await _enqueued(held, 1)
+    await hand.claim()
+    await home.execute(
+        "UPDATE generation.job SET lease_until = now() - interval '1 second' WHERE job_id = $1",
+        late,
+    )
+    (ready,) = await _enqueued(other, 1)
+    connection = await asyncpg.connect(home.database_url)
+    try:
+        async with connection.transaction(), asyncio.timeout(2):
+            await connection.execute(
+                "SELECT FROM generation.account WHERE account_id = $1 FOR UPDATE", held.account_id
+            )
+            claimed = await hand.claim(limit=5)
+            still = await held.job(late)
+    finally:
+        await connection.close()
+    nothing = await hand.claim(limit=5)
+
+    assert [job.job_id for job in claimed] == [ready]
+    assert still.status == pb.JOB_STATUS_RUNNING
+    assert nothing == []
+    assert (await held.job(late)).status == pb.JOB_STATUS_FAILED
+
+
 async def test_a_priority_out_of_range_is_refused(home: House) -> None:
     """GN27"""
     person = await _person(home)

@@ -257,6 +257,37 @@ async def test_a_job_whose_worker_was_lost_is_gone_on_with_and_asked_for_once(
     assert await person.balance() == 96
 
 
+async def test_what_a_provider_did_not_do_does_not_keep_a_job_from_going_on(
+    home: House, person: Person
+) -> None:
+    """GN30"""
+    hand, job = home.hand(), (await person.enqueue(is_shown=False)).job
+    (attempt,) = await hand.claim()
+    await hand.call(attempt, 1, request_id="p-1")
+    await hand.call(attempt, 2)
+    await home.execute(
+        "UPDATE generation.provider_call SET outcome = 'failed', settled_at = now()"
+        " WHERE number = 2"
+    )
+    await home.expire(job.job_id)
+
+    (again,) = await hand.claim()
+
+    assert (again.lease_token, again.attempt) == (2, 1)
+
+
+async def test_a_job_that_was_claimed_before_that_was_noted_is_completed(
+    home: House, person: Person
+) -> None:
+    """GN29"""
+    hand = home.hand()
+    await person.enqueue(is_shown=False)
+    (attempt,) = await hand.claim()
+    await home.execute("UPDATE generation.job SET claimed_at = NULL")
+
+    assert await hand.complete(attempt) == [pb.LEASE_OUTCOME_OK]
+
+
 async def test_a_job_is_gone_on_with_so_often_and_then_failed(home: House, person: Person) -> None:
     """GN30"""
     hand, job = home.hand(), (await person.enqueue(is_shown=False)).job

@@ -29,6 +29,21 @@ class Ledger:
         return [2 * number for number in numbers]
 
 
+async def test_what_nobody_waits_for_any_more_is_not_settled() -> None:
+    """GN5"""
+    ledger = Ledger()
+    batches = Batches(ledger.settle)
+    gone = asyncio.create_task(batches.outcomes([1]))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.wait([gone])
+
+    async with settling(batches):
+        assert await batches.outcomes([2]) == [4]
+
+    assert ledger.batches == [[2]]
+
+
 async def test_what_comes_while_statements_are_in_flight_goes_together() -> None:
     """GN9"""
     ledger = Ledger()

@@ -106,3 +106,10 @@ def test_any_node_can_be_looked_at(node: dict[str, Any]) -> None:
     show_end(JOB, "n", nodes, {"status": "idle"})
 
     assert len(edits) in (0, 2)
+
+
+def test_a_node_that_shows_the_picture_is_not_marked() -> None:
+    """GN11"""
+    nodes = {"n": {"id": "n", "metadata": {"taskId": JOB, "status": "success"}}}
+
+    assert show_end(JOB, "n", nodes, {"status": "error"}) == []

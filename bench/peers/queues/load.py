@@ -1,6 +1,6 @@
 """The queues of others under the load of `bench.queue`: no-op jobs, in a process of their own.
 
-    load.py procrastinate|pgqueuer DATABASE_URL rate|held|latency|enqueue COUNT
+    load.py procrastinate|pgqueuer DATABASE_URL rate|held|latency|enqueue|single COUNT
 
 Prints one line of JSON. Each runs as its documentation says, with its own worker in this process.
 """
@@ -51,6 +51,14 @@ class Procrastinate:
             for start in range(0, count, A_LIST):
                 size = min(A_LIST, count - start)
                 await self._noop.batch_defer_async(*[{} for _ in range(size)])
+            return time.perf_counter() - began
+
+    async def enqueue_singly(self, count: int) -> float:
+        """Seconds for so many jobs, one after another."""
+        async with self.app.open_async():
+            began = time.perf_counter()
+            for _ in range(count):
+                await self._noop.defer_async()
             return time.perf_counter() - began
 
     async def drain(self) -> float:
@@ -173,6 +181,9 @@ async def main(name: str, url: str, what: str, count: int) -> None:
         print(json.dumps(await queue.drain()))
     elif what == "enqueue":
         print(json.dumps(await queue.enqueue(count)))
+    elif what == "single":
+        assert isinstance(queue, Procrastinate)
+        print(json.dumps(await queue.enqueue_singly(count)))
     elif what == "latency":
         print(json.dumps(await queue.latencies(count)))
     else:

@@ -1,9 +1,9 @@
 """Decides, one after another, which jobs that an account asks for are stored (GN2 to GN4, GN27)."""
 
-from dataclasses import dataclass, field
-from uuid import uuid4
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from servicekit.errors import IdempotencyKeyReused
+from servicekit.errors import Failure, IdempotencyKeyReused
 from services.generation.domain.failures import BacklogFull, InsufficientBalance
 from services.generation.domain.jobs import Draft
 
@@ -30,42 +30,56 @@ class Order:
         return self.draft.digest
 
 
-@dataclass
-class Intake:
-    """An account, locked, while jobs are asked for.
+@dataclass(frozen=True)
+class Gathered:
+    """How many jobs of an account nobody has claimed, how many of its turns are taken, and its jobs
+    that were stored before under dedupe keys."""
 
-    `waiting` jobs of it has nobody claimed, `under_way` of its turns are taken; `known` are the
-    jobs by dedupe key.
-    """
-
-    balance_micros: int
     waiting: int
     under_way: int
-    backlog_limit: int
+    known: Mapping[str, Known]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many jobs of an account may wait, and how many turns it has."""
+
+    backlog: int
     turns: int
-    known: dict[str, Known | Order]
-    orders: list[Order] = field(default_factory=list)
 
-    def take(self, draft: Draft) -> Known | Order:
-        """The job of a dedupe key, to be stored if there is none yet.
 
-        Raises `IdempotencyKeyReused`, `BacklogFull` or `InsufficientBalance`.
-        """
-        known = self.known.get(draft.dedupe_key)
+def taken(
+    drafts: Sequence[Draft],
+    job_ids: Sequence[str],
+    found: Gathered,
+    balance_micros: int,
+    limits: Limits,
+) -> list[Known | Order | Failure]:
+    """What each job is taken for that an account asks for, the ones before it counted.
+
+    `job_ids` are the ids that the jobs get if they are stored. A failure is `IdempotencyKeyReused`,
+    `BacklogFull` or `InsufficientBalance`.
+    """
+    outcomes: list[Known | Order | Failure] = []
+    by_key: dict[str, Known | Order] = {**found.known}
+    left, waiting, under_way = balance_micros, found.waiting, found.under_way
+    for draft, job_id in zip(drafts, job_ids, strict=True):
+        known = by_key.get(draft.dedupe_key)
         if known is not None:
-            if known.digest != draft.digest:
-                raise IdempotencyKeyReused
-            return known
-        if self.waiting >= self.backlog_limit:
-            raise BacklogFull(self.backlog_limit)
-        if self.balance_micros < draft.price_micros:
-            raise InsufficientBalance(
-                balance_micros=self.balance_micros, price_micros=draft.price_micros
+            outcomes.append(known if known.digest == draft.digest else IdempotencyKeyReused())
+        elif waiting >= limits.backlog:
+            outcomes.append(BacklogFull(limits.backlog))
+        elif left < draft.price_micros:
+            outcomes.append(
+                InsufficientBalance(balance_micros=left, price_micros=draft.price_micros)
             )
-        order = Order(f"extgen-{uuid4()}", draft, is_pending=self.under_way < self.turns)
-        self.balance_micros -= draft.price_micros
-        self.waiting += 1
-        self.under_way += order.is_pending
-        self.known[draft.dedupe_key] = order
-        self.orders.append(order)
-        return order
+        else:
+            order = Order(job_id, draft, is_pending=under_way < limits.turns)
+            left, waiting, under_way = (
+                left - draft.price_micros,
+                waiting + 1,
+                under_way + order.is_pending,
+            )
+            by_key[draft.dedupe_key] = order
+            outcomes.append(order)
+    return outcomes

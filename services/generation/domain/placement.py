@@ -81,10 +81,18 @@ def place(result: Result, target: Target, nodes: Nodes) -> list[Edit]:
 def show_end(job_id: str, node_id: str, nodes: Nodes, members: Node) -> list[Edit]:
     """Writes members of the placeholder's metadata, if it still waits for this job."""
     placeholder = nodes.get(node_id)
-    if placeholder is None or not _waits_for(job_id, placeholder):
+    if placeholder is None or not _waits_for(job_id, placeholder) or _is_made(job_id, placeholder):
         return []
     patch = {f"metadata.{name}": value for name, value in members.items()}
     return [_patched(node_id, placeholder, {**patch, "metadata.taskId": job_id})]
+
+
+def _is_made(job_id: str, node: Node) -> bool:
+    """Whether the node shows what this job made."""
+    metadata = node.get("metadata")
+    if not isinstance(metadata, dict):
+        return False
+    return (metadata.get("taskId"), metadata.get("status")) == (job_id, "success")
 
 
 def _waits_for(job_id: str, node: Node) -> bool:

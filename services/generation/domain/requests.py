@@ -13,6 +13,7 @@ from services.generation.domain.prices import price_of
 MAX_NAME_LENGTH = 200
 MAX_PRIORITY = 100
 
+_NAME = f"must have 1 to {MAX_NAME_LENGTH} characters, none of them U+0000"
 _CANVAS_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
@@ -55,17 +56,21 @@ def _wrong(request: Request) -> list[tuple[str, str]]:
     wrong = []
     if request.kind not in KINDS:
         wrong.append(("kind", f"must be one of {', '.join(KINDS)}"))
-    if not 1 <= len(request.dedupe_key) <= MAX_NAME_LENGTH:
-        wrong.append(("dedupeKey", f"must have 1 to {MAX_NAME_LENGTH} characters"))
+    if not _is_name(request.dedupe_key):
+        wrong.append(("dedupeKey", _NAME))
     if not _CANVAS_ID.fullmatch(request.canvas_id):
         wrong.append(("canvasId", "must be 1 to 80 of letters, digits, - and _"))
     if not -MAX_PRIORITY <= request.priority <= MAX_PRIORITY:
         wrong.append(("priority", f"must be {-MAX_PRIORITY} to {MAX_PRIORITY}"))
     if request.target is not None:
         node_id, position = request.target.node_id, request.target.position
-        if node_id is not None and not 1 <= len(node_id) <= MAX_NAME_LENGTH:
-            path = "canvasCompletion.placeholderNodeId"
-            wrong.append((path, f"must have 1 to {MAX_NAME_LENGTH} characters"))
+        if node_id is not None and not _is_name(node_id):
+            wrong.append(("canvasCompletion.placeholderNodeId", _NAME))
         if not (math.isfinite(position.x) and math.isfinite(position.y)):
             wrong.append(("canvasCompletion.position", "must be two finite numbers"))
     return wrong
+
+
+def _is_name(text: str) -> bool:
+    # PostgreSQL keeps no U+0000, and one item must not be in the way of a list.
+    return 1 <= len(text) <= MAX_NAME_LENGTH and "\0" not in text
