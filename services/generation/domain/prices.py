@@ -25,6 +25,7 @@ class Price:
 
 
 PRICES = (Price("editor_image_generation", "studio", "studio", 4 * MICROS_PER_CREDIT),)
+# A channel whose last model goes has to stay here until none of its jobs is left.
 CHANNELS = tuple(dict.fromkeys(price.channel for price in PRICES))
 
 
