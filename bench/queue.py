@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from asyncio.subprocess import PIPE
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -270,7 +270,12 @@ class _Cpu:
         postgres = psutil.Process(self._bench.pids["postgres"])
         family = [postgres, *postgres.children(recursive=True)]
         family += [psutil.Process(), psutil.Process(self._bench.pids["generation"])]
-        return sum(sum(process.cpu_times()[:2]) for process in family)
+        spent = 0.0
+        for process in family:
+            # One that cleans up comes and goes.
+            with suppress(psutil.NoSuchProcess):
+                spent += sum(process.cpu_times()[:2])
+        return spent
 
 
 def _run(jobs: int, seconds: float, lasted: list[float], cpu: float) -> Run:
