@@ -343,10 +343,7 @@ async def test_transitions_that_wait_for_one_another_keep_the_summary(steps: Ste
 
 async def test_refunds_that_wait_for_the_account_add_to_what_it_has_by_then(steps: Steps) -> None:
     """GN14"""
-    for _ in range(2):
-        await steps.enqueue()
-        await steps.claim()
-    await _execute(steps.url, "UPDATE generation.job SET lease_until = now() - interval '1 second'")
+    jobs = [await steps.enqueue() for _ in range(2)]
     other = await asyncpg.connect(steps.url)
     try:
         async with other.transaction():
@@ -357,13 +354,16 @@ async def test_refunds_that_wait_for_the_account_add_to_what_it_has_by_then(step
                 " (account_id, kind, delta_micros, balance_after_micros, reference)"
                 " SELECT account_id, 'grant', 7, balance_micros, 'seven' FROM account"
             )
-            claiming = asyncio.create_task(steps.store.claim([_asked("c", limit=5)]))
+            cancelling = [
+                asyncio.create_task(steps.service.cancel(steps.account_id, job_id))
+                for job_id in jobs
+            ]
             await _until_waiting(steps.url)
-        claimed = await claiming
+        cancelled = await asyncio.gather(*cancelling)
     finally:
         await other.close()
 
-    assert len(claimed.failed) == 2
+    assert [job.status for job in cancelled] == [Status.CANCELLED] * 2
     balance, entries = await steps.wallet.page(steps.account_id, 2**62, 10)
     assert balance == 100_000_007
     assert [entry.balance_after_micros for entry in entries[:3]] == [
