@@ -72,6 +72,7 @@ class Socket(WebSocketsSansIOProtocol):
 
     _end: End | None = None
     _late: asyncio.TimerHandle | None = None
+    _pong = b""
 
     def __init__(
         self,
@@ -131,6 +132,9 @@ class Socket(WebSocketsSansIOProtocol):
         super().resume_writing()
         if self._end is not None:
             self._end.resume()
+        if self._pong:
+            pong, self._pong = self._pong, b""
+            self.send_now(pong)
 
     async def send(self, message: ASGISendEvent) -> None:
         """Sends once the other end takes it; a close only as long as a ping is waited for."""
@@ -164,6 +168,15 @@ class Socket(WebSocketsSansIOProtocol):
         self.close_timer = self.loop.call_later(
             self.ping_timeout or self.close_timeout, self.transport.abort
         )
+
+    def handle_ping(self) -> None:
+        """The other end asks whether this one is there."""
+        answers = self.conn.data_to_send()
+        if self.writable.is_set() or self.conn.close_rcvd is not None:
+            self.transport.write(b"".join(answers))
+        elif answers:
+            # The latest ping is answered for all before it (RFC 6455, 5.5.3).
+            self._pong = answers[-1]
 
     def handle_cont(self, event: Frame) -> None:
         """A further part of a message."""

@@ -7,6 +7,7 @@ import signal
 import socket
 import tempfile
 import time
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -106,12 +107,12 @@ class Offered:
         return [self._kept[name].state() for name in self._roles if name in self._kept]
 
     def _ended(self, name: str) -> None:
-        # One that does not start said so in its log, and can be started again.
-        with suppress(DoesNotStart):
-            self._tasks.pop(name).result()
-        kept = self._kept.pop(name)
+        task, kept = self._tasks.pop(name), self._kept.pop(name)
         kept.close()
         kept.changed()
+        # One that failed said so in its log, and can be started again.
+        if not task.cancelled():
+            task.exception()
 
 
 class Supervisor:
@@ -179,7 +180,9 @@ class Supervisor:
         return _Kept(role, self._logs, Path(self._sockets.name), self._changed)
 
     def _changed(self) -> None:
-        self._state.write(self.processes())
+        # It is for who looks only, and processes are kept on a full disk too.
+        with suppress(OSError):
+            self._state.write(self.processes())
 
 
 async def _all_ready(kept: list["_Kept"], tasks: list[asyncio.Task[None]]) -> None:
@@ -228,17 +231,32 @@ class _Kept:
         self._log.close()
 
     async def keep(self) -> None:
-        """Runs the process until `stop`, again and again."""
+        """Runs the process until `stop`, again and again. What it raises is in the log too."""
+        try:
+            await self._keep()
+        except DoesNotStart:
+            raise
+        except Exception:
+            self._log.line(traceback.format_exc())
+            raise
+        finally:
+            self._enter("stopped")
+
+    async def _keep(self) -> None:
         pause = FIRST_PAUSE_SECONDS
         failures = 0
         while not self._stopping.is_set():
             started = time.monotonic()
-            was_ready = await self._run()
+            try:
+                was_ready = await self._run()
+            except OSError as error:
+                was_ready = False
+                self._log.last_line = f"{self._role.name} cannot be run: {error}"
+                self._log.line(self._log.last_line)
             if self._stopping.is_set():
                 break
             failures = 0 if was_ready else failures + 1
             if failures == GIVE_UP_AFTER and not self.is_ready.is_set():
-                self._enter("stopped")
                 raise DoesNotStart(self._role.name, self._log.last_line, self._log.path)
             if time.monotonic() - started > WELL_AFTER_SECONDS:
                 pause = FIRST_PAUSE_SECONDS
@@ -247,7 +265,6 @@ class _Kept:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-        self._enter("stopped")
 
     def stop(self) -> None:
         """Has the process end; `keep` returns when it has."""
@@ -277,17 +294,23 @@ class _Kept:
             ending = asyncio.create_task(self._end_when_told(process))
             became_ready = asyncio.create_task(self._until_ready(word))
             ended = asyncio.create_task(process.wait())
-            await asyncio.wait((became_ready, ended), return_when=asyncio.FIRST_COMPLETED)
-            was_ready = became_ready.done() and became_ready.result()
-            became_ready.cancel()
-            if was_ready:
-                self.is_ready.set()
-                self._enter("running")
-            elif not ended.done():
-                self._log.line(f"{self._role.name} was not ready in time and is killed")
-                process.kill()
-            code = await ended
-            ending.cancel()
+            try:
+                await asyncio.wait((became_ready, ended), return_when=asyncio.FIRST_COMPLETED)
+                was_ready = became_ready.done() and became_ready.result()
+                if was_ready:
+                    self.is_ready.set()
+                    self._enter("running")
+                elif not ended.done():
+                    self._log.line(f"{self._role.name} was not ready in time and is killed")
+                    process.kill()
+                code = await ended
+            finally:
+                became_ready.cancel()
+                ending.cancel()
+                # Nobody else ends it any more.
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
             await reading
         if not self._stopping.is_set():
             self._log.line(f"{self._role.name} ended with {code}")

@@ -30,14 +30,15 @@ class Audience:
     """The windows of a room.
 
     Keeps what they were told instead of what to tell, so that only the latest presence ever is
-    (PR7). Of one that is busy it keeps what that one was told, and tells it nothing (PR8).
+    (PR7). Of one that is busy it keeps the hashes of what that one was told, which are small, and
+    tells it nothing (PR8).
     """
 
     def __init__(self) -> None:
         self._newcomers: dict[str, None] = {}
         self._settled: dict[str, None] = {}
         self._busy: set[str] = set()
-        self._behind: dict[str, dict[str, Peer]] = {}
+        self._behind: dict[str, dict[str, int]] = {}
         self._told: dict[str, Peer] = {}
         self._touched: dict[str, None] = {}
 
@@ -66,7 +67,7 @@ class Audience:
         self._busy.add(session_id)
         if session_id in self._settled:
             del self._settled[session_id]
-            self._behind[session_id] = dict(self._told)
+            self._behind[session_id] = {each: hash(peer) for each, peer in self._told.items()}
 
     def resume(self, session_id: str) -> None:
         """Has a window told what it missed."""
@@ -101,7 +102,7 @@ class Audience:
     def _missed(self, session_id: str) -> News:
         """What is news to a window that was told nothing for a while."""
         told = self._behind.pop(session_id)
-        changed = (peer for peer in self._told.values() if told.get(peer.session_id) != peer)
+        changed = (peer for peer in self._told.values() if told.get(peer.session_id) != hash(peer))
         return News(
             (session_id,),
             tuple(each for each in told if each not in self._told),

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,24 @@ async def test_a_worker_that_does_not_start_can_be_started_again(
             await until(lambda: offered.state("broken") == "inactive")
 
     assert "it is broken" in (tmp_path / "logs" / "broken.log").read_text()
+
+
+async def test_a_worker_that_nobody_can_keep_can_be_started_again(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    """GN45"""
+
+    async def ready() -> bool:
+        raise ValueError("nobody knows")
+
+    offers = [role("one", WAITS), replace(role("broken", WAITS), ready=ready)]
+    async with supervisor.offering(offers, at_once=1) as offered:
+        await offered.ready()
+        for _ in range(2):
+            offered.start("broken")
+            await until(lambda: offered.state("broken") == "inactive")
+
+    assert (tmp_path / "logs" / "broken.log").read_text().count("ValueError: nobody knows") == 2
 
 
 @pytest.mark.parametrize(

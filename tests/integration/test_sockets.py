@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from gateway.pace import Ticks
 from gateway.rooms.peers import NOWHERE, Peer
 from gateway.rooms.room import Place, Room
-from gateway.sockets import SOCKET, Socket
+from gateway.sockets import SOCKET, Socket, text_message
 
 # More than a line takes that nobody reads, where the other end takes little.
 MUCH = b"x" * 16_000_000
@@ -83,6 +83,58 @@ async def test_who_reads_nothing_is_not_waited_for(then: dict[str, Any] | None) 
             line.sendall(HANDSHAKE)
 
             await asyncio.wait_for(app.ended.wait(), 5)
+
+
+class Holds:
+    """Has whoever comes attached, and sends much."""
+
+    def __init__(self) -> None:
+        self.socket: asyncio.Future[Socket] = asyncio.get_running_loop().create_future()
+        self.pinged = asyncio.Event()
+        self.left = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        socket: Socket = scope["state"][SOCKET]
+        socket.attach(self)
+        socket.send_now(text_message(MUCH))
+        self.socket.set_result(socket)
+        await self.left.wait()
+
+    def hear(self, text: bytes) -> None:
+        assert text == b"after the pings"
+        self.pinged.set()
+
+    def leave(self) -> None:
+        self.left.set()
+
+    def pause(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
+
+async def test_who_pings_and_reads_nothing_has_one_answer_waiting() -> None:
+    """PR8"""
+    app = Holds()
+    async with (
+        serving(app, ping_seconds=20) as (host, port),
+        connect(f"ws://{host}:{port}", max_size=None, max_queue=1) as window,
+    ):
+        window.transport.pause_reading()
+        socket = await app.socket
+        before = socket.transport.get_write_buffer_size()
+        pongs = [await window.ping(b"%0100d" % number) for number in range(10_000)]
+        await window.send("after the pings")
+        await app.pinged.wait()
+        waits = socket.transport.get_write_buffer_size()
+
+        window.transport.resume_reading()
+        await asyncio.wait_for(pongs[-1], 10)
+
+    assert 0 < waits <= before
 
 
 class Rooms:

@@ -150,3 +150,44 @@ async def test_logs_keep_what_a_process_says(supervisor: Supervisor, tmp_path: P
         pass
 
     assert "100 %s, 漢字" in (tmp_path / "logs" / "talks.log").read_text()
+
+
+async def test_what_runs_is_kept_where_nothing_can_be_written(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    (tmp_path / "run" / "state.json.new").mkdir()
+    async with supervisor.keeping([role("one", WAITS)]):
+        running = find(supervisor, "one")
+
+    assert running.state == "running"
+    assert not alive(running.pid)
+
+
+async def test_what_cannot_be_run_is_tried_again_and_told(supervisor: Supervisor) -> None:
+    too_much = replace(role("one", WAITS), environment={"X": "x" * 1_000_000})
+
+    with pytest.raises(DoesNotStart, match=r"one cannot be run: .*too long"):
+        async with supervisor.keeping([too_much]):
+            pass
+
+    assert find(supervisor, "one").restarts == 2
+
+
+async def test_a_process_does_not_outlive_who_fails_to_keep_it(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    said = tmp_path / "pid"
+
+    async def ready() -> bool:
+        if said.exists() and said.read_text():
+            raise ValueError("nobody knows")
+        return False
+
+    script = f"import os, signal; open({str(said)!r}, 'w').write(str(os.getpid())); signal.pause()"
+    with pytest.raises(ValueError, match="nobody knows"):
+        async with supervisor.keeping([replace(role("one", script), ready=ready)]):
+            pass
+
+    assert find(supervisor, "one").state == "stopped"
+    assert not alive(int(said.read_text()))
+    assert "ValueError: nobody knows" in (tmp_path / "logs" / "one.log").read_text()

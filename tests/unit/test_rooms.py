@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from gateway.pace import MUCH_PER_SECOND, Ticks
+from gateway.rooms.audience import Audience
 from gateway.rooms.peers import NOWHERE, Peer
 from gateway.rooms.room import Place, Room
 from tests.support.lines import text_of
@@ -250,6 +252,29 @@ async def test_a_window_that_is_busy_is_told_once_it_is_not_what_is_news_to_it(
         ]
     }
     assert (await windows.told())["e"] == [{"type": "peer", **peer("a", 1, 9)}]
+
+
+def test_where_peers_were_is_not_kept_for_windows_that_are_busy() -> None:
+    """PR8"""
+    audience = Audience()
+    names = [f"w{number}" for number in range(32)]
+    for name in names:
+        audience.welcome(name)
+    audience.take({})
+    size_bytes = 16 * 1024
+
+    tracemalloc.start()
+    try:
+        for number, name in enumerate(names):
+            audience.touch("a")
+            audience.take({"a": Peer("a", 1, (b"null", b"%d" % number * size_bytes))})
+            audience.pause(name)
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert len(audience) == len(names)
+    assert held_bytes < 4 * size_bytes
 
 
 async def test_who_comes_and_goes_while_a_window_is_busy_was_never_there_for_it(
