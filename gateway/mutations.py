@@ -25,6 +25,8 @@ MAX_MUTATION_BYTES = 64 * 1024
 MAX_MESSAGE_BYTES = 256 * 1024
 # Shorter than connections that age are left to finish, so that those cut none.
 RENEW_SECONDS = 50.0
+# An instance that is well tells at once that a stream has reached it.
+CONNECT_SECONDS = 5.0
 
 Applied = canvas_pb2.ApplyOperationsResponse
 
@@ -196,7 +198,7 @@ class Mutations:
         requests = stream.requests()
         try:
             async with self._client.exchange(
-                self._stub.ApplyMutations, requests, Behalf()
+                self._stub.ApplyMutations, requests, Behalf(), connect_seconds=CONNECT_SECONDS
             ) as responses:
                 self._streams[place] = stream
                 async for response in responses:

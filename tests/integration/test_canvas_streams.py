@@ -16,11 +16,12 @@ from gateway.mutations import Mutations, mutating
 from gateway.operations import operations_from_json
 from servicekit.client import Client
 from servicekit.errors import Conflict, Failure, Invalid, Unauthenticated, Unavailable
-from servicekit.identity import Behalf
+from servicekit.identity import Behalf, Context
 from servicekit.status import error_from_message
 from services.canvas import server, streams
 from services.canvas.batch import Applied
 from services.canvas.domain.mutation import Mutation
+from services.canvas.rpc import CanvasRpc
 from services.canvas.service import CanvasService
 from tests.support.canvas import Window, create_canvas, create_node, node, patch_node
 from tests.support.proxy import cutting_line, cutting_proxy
@@ -496,6 +497,71 @@ async def test_an_instance_without_its_database_is_left(
         await made.apply(request_of(create_node(node("a")), mutation_id="once"), window.behalf)
 
     assert ways == ["stream", "call"]
+
+
+class Entrance:
+    """Streams that came to the service wait here until it is opened."""
+
+    def __init__(self) -> None:
+        self.came = 0
+        self.opened = asyncio.Event()
+
+
+@pytest.fixture
+def entrance(monkeypatch: pytest.MonkeyPatch) -> Entrance:
+    """Where streams wait in a service that is started now."""
+    entrance = Entrance()
+    admitted = CanvasRpc.ApplyMutations
+
+    async def waiting(
+        self: CanvasRpc,
+        requests: AsyncIterator[pb.ApplyMutationsRequest],
+        context: Context,
+    ) -> AsyncIterator[pb.ApplyMutationsResponse]:
+        entrance.came += 1
+        await entrance.opened.wait()
+        async for response in admitted(self, requests, context):
+            yield response
+
+    monkeypatch.setattr(CanvasRpc, "ApplyMutations", waiting)
+    return entrance
+
+
+async def test_a_stream_is_used_once_it_is_connected(
+    shared_database: str, objects_url: str, ways: list[str], entrance: Entrance
+) -> None:
+    """CV27"""
+    account = new_account()
+    async with (
+        canvas_service(canvas_settings(shared_database, objects_url)) as canvas,
+        mutating(canvas, streams=1) as made,
+        asyncio.timeout(20),
+    ):
+        await until(lambda: entrance.came == 1)
+        await made.apply(request_of(create_canvas()), account, seconds=5)
+        ways_before = list(ways)
+
+        entrance.opened.set()
+        while ways[-1] != "stream":
+            await made.apply(request_of(create_node(node(secrets.token_hex(4)))), account)
+
+    assert ways_before == ["call"]
+    assert entrance.came == 1
+
+
+async def test_a_stream_that_is_not_connected_in_time_is_opened_again(
+    shared_database: str,
+    objects_url: str,
+    entrance: Entrance,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CV27"""
+    monkeypatch.setattr(mutations, "CONNECT_SECONDS", 0.05)
+    async with (
+        canvas_service(canvas_settings(shared_database, objects_url)) as canvas,
+        mutating(canvas, streams=1),
+    ):
+        await until(lambda: entrance.came >= 2)
 
 
 async def test_edits_go_by_calls_while_there_is_no_stream(canvas: Client, ways: list[str]) -> None:
