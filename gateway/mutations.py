@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 
@@ -36,9 +36,13 @@ class StreamLost(Exception):  # noqa: N818 - facts are named without a suffix
 
 
 class Stream:
-    """One stream: what is asked while a message is being sent shares the next one."""
+    """One stream: what is asked while a message is being sent shares the next one.
 
-    def __init__(self) -> None:
+    `on_late` is called once an answer did not come in time, and the stream is lost.
+    """
+
+    def __init__(self, on_late: Callable[[], None] = lambda: None) -> None:
+        self._on_late = on_late
         self._numbers = count(1)
         self._waiting: deque[tuple[int, canvas_pb2.Mutation]] = deque()
         # With the size and the deadline of each.
@@ -118,9 +122,10 @@ class Stream:
 
     def _is_late(self, answer: asyncio.Future[Applied]) -> None:
         # Another stream may find an instance that answers.
-        self.end()
         if not answer.done():
             answer.set_exception(no_answer())
+        self.lose()
+        self._on_late()
 
     def _next(self) -> canvas_pb2.ApplyMutationsRequest:
         mutations: list[canvas_pb2.Mutation] = []
@@ -192,19 +197,27 @@ class Mutations:
         await held(one, lost=lambda why: log.warning("edits go by calls", why=why))
 
     async def _run(self, place: int) -> None:
-        """Runs a stream until it was renewed. Raises why it was lost."""
-        stream = Stream()
-        renewing = asyncio.get_running_loop().call_later(spread(RENEW_SECONDS), stream.end)
+        """Runs a stream until it was renewed or an answer is late. Raises why else it was lost."""
+        loop = asyncio.get_running_loop()
+        patience = asyncio.timeout(None)
+        stream = Stream(lambda: patience.reschedule(loop.time()))
+        renewing = loop.call_later(spread(RENEW_SECONDS), stream.end)
         requests = stream.requests()
         try:
-            async with self._client.exchange(
-                self._stub.ApplyMutations, requests, Behalf(), connect_seconds=CONNECT_SECONDS
-            ) as responses:
+            async with (
+                self._client.exchange(
+                    self._stub.ApplyMutations, requests, Behalf(), connect_seconds=CONNECT_SECONDS
+                ) as responses,
+                patience,
+            ):
                 self._streams[place] = stream
                 async for response in responses:
                     stream.receive(response)
             if not stream.is_over:
                 raise Unavailable("The stream was ended.")
+        except TimeoutError:
+            if not patience.expired():
+                raise
         finally:
             renewing.cancel()
             self._streams[place] = None

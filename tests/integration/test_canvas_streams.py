@@ -417,8 +417,8 @@ async def test_streams_are_renewed_while_edits_go_on(
     opened: list[mutations.Stream] = []
 
     class Noticed(mutations.Stream):
-        def __init__(self) -> None:
-            super().__init__()
+        def __init__(self, on_late: Callable[[], None]) -> None:
+            super().__init__(on_late)
             opened.append(self)
 
     monkeypatch.setattr(mutations, "Stream", Noticed)
@@ -456,26 +456,32 @@ async def test_an_answer_that_nobody_waits_for_any_more_disturbs_no_other(
     assert stays.result().revision == 3
 
 
-async def test_a_stream_on_which_nothing_is_answered_is_given_up(
+async def test_a_stream_on_which_an_answer_is_late_is_given_up_for_a_new_one_at_once(
     canvas: Client, shared_database: str, ways: list[str]
 ) -> None:
     """CV27"""
-    window = Window(canvas, new_account())
+    window, other = Window(canvas, new_account()), Window(canvas, new_account())
     await window.apply(create_canvas())
-    async with streaming(canvas, ways) as made:
-        async with locked(shared_database, window):
-            with pytest.raises(Unavailable):
-                await made.apply(
-                    request_of(create_node(node("a")), mutation_id="once"),
-                    window.behalf,
-                    seconds=0.2,
-                )
-            await made.apply(request_of(create_canvas()), new_account())
+    await other.apply(create_canvas())
+    async with (
+        streaming(canvas, ways) as made,
+        asyncio.TaskGroup() as tasks,
+        locked(shared_database, window),
+    ):
+        patient = tasks.create_task(made.apply(request_of(create_node(node("a"))), window.behalf))
+        await until(lambda: ways == ["stream"])
+        with pytest.raises(Unavailable):
+            await made.apply(request_of(create_node(node("b"))), window.behalf, seconds=0.2)
+        await until(lambda: ways == ["stream", "stream", "call"])
 
-        await made.apply(request_of(create_node(node("a")), mutation_id="once"), window.behalf)
+        # The canvas is held up still.
+        async with asyncio.timeout(5):
+            while ways[-1] != "stream":
+                await made.apply(request_of(create_node(node(secrets.token_hex(4)))), other.behalf)
 
-    assert ways[:2] == ["stream", "call"]
-    assert (await window.read())["revision"] == 2
+    # What nobody waited for any more was not begun.
+    assert patient.result().revision == 2
+    assert [found["id"] for found in (await window.read())["nodes"]] == ["a"]
 
 
 async def test_an_instance_without_its_database_is_left(
