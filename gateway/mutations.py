@@ -32,7 +32,7 @@ Applied = canvas_pb2.ApplyOperationsResponse
 
 
 class StreamLost(Exception):  # noqa: N818 - facts are named without a suffix
-    """The stream ended before the answer came."""
+    """The stream ended before the answer came, or its instance could not tell."""
 
 
 class Stream:
@@ -118,7 +118,15 @@ class Stream:
             if answered.HasField("applied"):
                 answer.set_result(answered.applied)
             else:
-                answer.set_exception(error_from_message(Status.FromString(answered.status)))
+                answer.set_exception(self._refusal(Status.FromString(answered.status)))
+
+    def _refusal(self, status: Status) -> Exception:
+        error = error_from_message(status)
+        if isinstance(error, Unavailable) and error.machine_word == Unavailable.reason:
+            # Another instance may have its database.
+            self.end()
+            return StreamLost()
+        return error
 
     def _is_late(self, answer: asyncio.Future[Applied]) -> None:
         # Another stream may find an instance that answers.
@@ -154,7 +162,8 @@ class Mutations:
     """The way to the canvas service for changes of canvases.
 
     Those of one canvas go over one stream while it holds, so that they meet in one instance. What
-    a stream has no room for, or has not answered when it is lost, goes by a call.
+    a stream has no room for, has not answered when it is lost, or answers with `Unavailable` goes
+    by a call.
     """
 
     def __init__(self, client: Client, *, streams: int) -> None:
@@ -177,11 +186,6 @@ class Mutations:
         if stream is not None and answer is not None:
             try:
                 return await answer
-            except Unavailable as failure:
-                # Another stream may find an instance that has its database.
-                if failure.machine_word == Unavailable.reason:
-                    stream.end()
-                raise
             except StreamLost:
                 seconds = max(0.0, due - asyncio.get_running_loop().time())
         return await self._client.call(self._stub.ApplyOperations, request, behalf, seconds=seconds)

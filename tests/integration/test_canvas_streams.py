@@ -484,7 +484,7 @@ async def test_a_stream_on_which_an_answer_is_late_is_given_up_for_a_new_one_at_
     assert [found["id"] for found in (await window.read())["nodes"]] == ["a"]
 
 
-async def test_an_instance_without_its_database_is_left(
+async def test_an_instance_without_its_database_is_left_and_its_edit_goes_by_a_call(
     shared_database: str, objects_url: str, ways: list[str]
 ) -> None:
     """CV12, CV27"""
@@ -498,9 +498,31 @@ async def test_an_instance_without_its_database_is_left(
         ways.clear()
         proxy.cut_at(b"once", answered=False)
 
+        applied = await made.apply(
+            request_of(create_node(node("a")), mutation_id="once"), window.behalf
+        )
+
+    assert proxy.cuts == 1
+    assert (applied.revision, applied.replayed) == (2, False)
+    assert ways == ["stream", "call"]
+
+
+async def test_an_edit_that_no_instance_has_a_database_for_is_unavailable(
+    shared_database: str, objects_url: str, ways: list[str]
+) -> None:
+    """CV12, CV27"""
+    async with (
+        cutting_proxy(shared_database) as (proxy, url),
+        canvas_service(canvas_settings(url, objects_url)) as canvas,
+        streaming(canvas, ways) as made,
+    ):
+        window = Window(canvas, new_account())
+        await window.apply(create_canvas())
+        ways.clear()
+        proxy.cut_at(b"once", answered=False, times=2)
+
         with pytest.raises(Unavailable):
             await made.apply(request_of(create_node(node("a")), mutation_id="once"), window.behalf)
-        await made.apply(request_of(create_node(node("a")), mutation_id="once"), window.behalf)
 
     assert ways == ["stream", "call"]
 
