@@ -127,6 +127,11 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return came
 
 
+def serving_tasks() -> list[asyncio.Task[object]]:
+    """What runs for streams at the service's end."""
+    return [task for task in asyncio.all_tasks() if "MutationStream" in repr(task)]
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():
@@ -263,10 +268,9 @@ async def test_a_reader_that_takes_no_answers_leaves_nothing_behind(
             for _ in range(50):
                 await window.status()
         assert 100 <= begun < 3_000
+        assert serving_tasks()
 
-    await until(
-        lambda: not [task for task in asyncio.all_tasks() if "MutationStream" in repr(task)]
-    )
+    await until(lambda: not serving_tasks())
 
 
 async def test_a_mutation_that_takes_too_long_says_so(canvas: Client, shared_database: str) -> None:
