@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 
@@ -25,18 +25,24 @@ MAX_MUTATION_BYTES = 64 * 1024
 MAX_MESSAGE_BYTES = 256 * 1024
 # Shorter than connections that age are left to finish, so that those cut none.
 RENEW_SECONDS = 50.0
+# An instance that is well tells at once that a stream has reached it.
+CONNECT_SECONDS = 5.0
 
 Applied = canvas_pb2.ApplyOperationsResponse
 
 
 class StreamLost(Exception):  # noqa: N818 - facts are named without a suffix
-    """The stream ended before the answer came."""
+    """The stream ended before the answer came, or its instance could not tell."""
 
 
 class Stream:
-    """One stream: what is asked while a message is being sent shares the next one."""
+    """One stream: what is asked while a message is being sent shares the next one.
 
-    def __init__(self) -> None:
+    `on_late` is called once an answer did not come in time, and the stream is lost.
+    """
+
+    def __init__(self, on_late: Callable[[], None] = lambda: None) -> None:
+        self._on_late = on_late
         self._numbers = count(1)
         self._waiting: deque[tuple[int, canvas_pb2.Mutation]] = deque()
         # With the size and the deadline of each.
@@ -112,13 +118,22 @@ class Stream:
             if answered.HasField("applied"):
                 answer.set_result(answered.applied)
             else:
-                answer.set_exception(error_from_message(Status.FromString(answered.status)))
+                answer.set_exception(self._refusal(Status.FromString(answered.status)))
+
+    def _refusal(self, status: Status) -> Exception:
+        error = error_from_message(status)
+        if isinstance(error, Unavailable) and error.machine_word == Unavailable.reason:
+            # Another instance may have its database.
+            self.end()
+            return StreamLost()
+        return error
 
     def _is_late(self, answer: asyncio.Future[Applied]) -> None:
         # Another stream may find an instance that answers.
-        self.end()
         if not answer.done():
             answer.set_exception(no_answer())
+        self.lose()
+        self._on_late()
 
     def _next(self) -> canvas_pb2.ApplyMutationsRequest:
         mutations: list[canvas_pb2.Mutation] = []
@@ -147,7 +162,8 @@ class Mutations:
     """The way to the canvas service for changes of canvases.
 
     Those of one canvas go over one stream while it holds, so that they meet in one instance. What
-    a stream has no room for, or has not answered when it is lost, goes by a call.
+    a stream has no room for, has not answered when it is lost, or answers with `Unavailable` goes
+    by a call.
     """
 
     def __init__(self, client: Client, *, streams: int) -> None:
@@ -170,11 +186,6 @@ class Mutations:
         if stream is not None and answer is not None:
             try:
                 return await answer
-            except Unavailable as failure:
-                # Another stream may find an instance that has its database.
-                if failure.machine_word == Unavailable.reason:
-                    stream.end()
-                raise
             except StreamLost:
                 seconds = max(0.0, due - asyncio.get_running_loop().time())
         return await self._client.call(self._stub.ApplyOperations, request, behalf, seconds=seconds)
@@ -190,19 +201,27 @@ class Mutations:
         await held(one, lost=lambda why: log.warning("edits go by calls", why=why))
 
     async def _run(self, place: int) -> None:
-        """Runs a stream until it was renewed. Raises why it was lost."""
-        stream = Stream()
-        renewing = asyncio.get_running_loop().call_later(spread(RENEW_SECONDS), stream.end)
+        """Runs a stream until it was renewed or an answer is late. Raises why else it was lost."""
+        loop = asyncio.get_running_loop()
+        patience = asyncio.timeout(None)
+        stream = Stream(lambda: patience.reschedule(loop.time()))
+        renewing = loop.call_later(spread(RENEW_SECONDS), stream.end)
         requests = stream.requests()
         try:
-            async with self._client.exchange(
-                self._stub.ApplyMutations, requests, Behalf()
-            ) as responses:
+            async with (
+                self._client.exchange(
+                    self._stub.ApplyMutations, requests, Behalf(), connect_seconds=CONNECT_SECONDS
+                ) as responses,
+                patience,
+            ):
                 self._streams[place] = stream
                 async for response in responses:
                     stream.receive(response)
             if not stream.is_over:
                 raise Unavailable("The stream was ended.")
+        except TimeoutError:
+            if not patience.expired():
+                raise
         finally:
             renewing.cancel()
             self._streams[place] = None

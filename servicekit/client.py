@@ -14,7 +14,7 @@ from servicekit import wire
 from servicekit.errors import Failure
 from servicekit.identity import Behalf, credentials
 from servicekit.pauses import growing
-from servicekit.status import failure_from_rpc
+from servicekit.status import failure_from_rpc, no_answer
 
 CALL_SECONDS = 10.0
 # Between a stream that is held and the next one.
@@ -97,10 +97,18 @@ class Client:
         method: grpc.aio.StreamStreamMultiCallable[Request, Response],
         requests: AsyncIterator[Request],
         behalf: Behalf,
+        *,
+        connect_seconds: float | None = None,
     ) -> AsyncIterator[AsyncIterator[Response]]:
-        """The answers to a stream of requests; cancelled when the block is left."""
+        """The answers to a stream of requests; cancelled when the block is left.
+
+        With `connect_seconds` the block is entered once the service has sent its metadata;
+        `Unavailable` if it does not within that time.
+        """
         call = method(requests, metadata=self._metadata(behalf))
         try:
+            if connect_seconds is not None:
+                await _connected(call, connect_seconds)
             yield _answers(call)
         finally:
             call.cancel()
@@ -141,6 +149,14 @@ async def held(stream: Callable[[], Awaitable[None]], *, lost: Callable[[str], N
             lost(why)
             fresh = False
         await asyncio.sleep(next(pauses))
+
+
+async def _connected(call: grpc.aio.Call, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await call.initial_metadata()
+    except TimeoutError:
+        raise no_answer() from None
 
 
 async def _answers(call: AsyncIterable[Response]) -> AsyncIterator[Response]:

@@ -16,11 +16,12 @@ from gateway.mutations import Mutations, mutating
 from gateway.operations import operations_from_json
 from servicekit.client import Client
 from servicekit.errors import Conflict, Failure, Invalid, Unauthenticated, Unavailable
-from servicekit.identity import Behalf
+from servicekit.identity import Behalf, Context
 from servicekit.status import error_from_message
 from services.canvas import server, streams
 from services.canvas.batch import Applied
 from services.canvas.domain.mutation import Mutation
+from services.canvas.rpc import CanvasRpc
 from services.canvas.service import CanvasService
 from tests.support.canvas import Window, create_canvas, create_node, node, patch_node
 from tests.support.proxy import cutting_line, cutting_proxy
@@ -124,6 +125,11 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(CanvasService, "apply", called)
     monkeypatch.setattr(CanvasService, "begin", streamed)
     return came
+
+
+def serving_tasks() -> list[asyncio.Task[object]]:
+    """What runs for streams at the service's end."""
+    return [task for task in asyncio.all_tasks() if "MutationStream" in repr(task)]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -262,10 +268,9 @@ async def test_a_reader_that_takes_no_answers_leaves_nothing_behind(
             for _ in range(50):
                 await window.status()
         assert 100 <= begun < 3_000
+        assert serving_tasks()
 
-    await until(
-        lambda: not [task for task in asyncio.all_tasks() if "MutationStream" in repr(task)]
-    )
+    await until(lambda: not serving_tasks())
 
 
 async def test_a_mutation_that_takes_too_long_says_so(canvas: Client, shared_database: str) -> None:
@@ -416,8 +421,8 @@ async def test_streams_are_renewed_while_edits_go_on(
     opened: list[mutations.Stream] = []
 
     class Noticed(mutations.Stream):
-        def __init__(self) -> None:
-            super().__init__()
+        def __init__(self, on_late: Callable[[], None]) -> None:
+            super().__init__(on_late)
             opened.append(self)
 
     monkeypatch.setattr(mutations, "Stream", Noticed)
@@ -455,29 +460,35 @@ async def test_an_answer_that_nobody_waits_for_any_more_disturbs_no_other(
     assert stays.result().revision == 3
 
 
-async def test_a_stream_on_which_nothing_is_answered_is_given_up(
+async def test_a_stream_on_which_an_answer_is_late_is_given_up_for_a_new_one_at_once(
     canvas: Client, shared_database: str, ways: list[str]
 ) -> None:
     """CV27"""
-    window = Window(canvas, new_account())
+    window, other = Window(canvas, new_account()), Window(canvas, new_account())
     await window.apply(create_canvas())
-    async with streaming(canvas, ways) as made:
-        async with locked(shared_database, window):
-            with pytest.raises(Unavailable):
-                await made.apply(
-                    request_of(create_node(node("a")), mutation_id="once"),
-                    window.behalf,
-                    seconds=0.2,
-                )
-            await made.apply(request_of(create_canvas()), new_account())
+    await other.apply(create_canvas())
+    async with (
+        streaming(canvas, ways) as made,
+        asyncio.TaskGroup() as tasks,
+        locked(shared_database, window),
+    ):
+        patient = tasks.create_task(made.apply(request_of(create_node(node("a"))), window.behalf))
+        await until(lambda: ways == ["stream"])
+        with pytest.raises(Unavailable):
+            await made.apply(request_of(create_node(node("b"))), window.behalf, seconds=0.2)
+        await until(lambda: ways == ["stream", "stream", "call"])
 
-        await made.apply(request_of(create_node(node("a")), mutation_id="once"), window.behalf)
+        # The canvas is held up still.
+        async with asyncio.timeout(5):
+            while ways[-1] != "stream":
+                await made.apply(request_of(create_node(node(secrets.token_hex(4)))), other.behalf)
 
-    assert ways[:2] == ["stream", "call"]
-    assert (await window.read())["revision"] == 2
+    # What nobody waited for any more was not begun.
+    assert patient.result().revision == 2
+    assert [found["id"] for found in (await window.read())["nodes"]] == ["a"]
 
 
-async def test_an_instance_without_its_database_is_left(
+async def test_an_instance_without_its_database_is_left_and_its_edit_goes_by_a_call(
     shared_database: str, objects_url: str, ways: list[str]
 ) -> None:
     """CV12, CV27"""
@@ -491,11 +502,98 @@ async def test_an_instance_without_its_database_is_left(
         ways.clear()
         proxy.cut_at(b"once", answered=False)
 
+        applied = await made.apply(
+            request_of(create_node(node("a")), mutation_id="once"), window.behalf
+        )
+
+    assert proxy.cuts == 1
+    assert (applied.revision, applied.replayed) == (2, False)
+    assert ways == ["stream", "call"]
+
+
+async def test_an_edit_that_no_instance_has_a_database_for_is_unavailable(
+    shared_database: str, objects_url: str, ways: list[str]
+) -> None:
+    """CV12, CV27"""
+    async with (
+        cutting_proxy(shared_database) as (proxy, url),
+        canvas_service(canvas_settings(url, objects_url)) as canvas,
+        streaming(canvas, ways) as made,
+    ):
+        window = Window(canvas, new_account())
+        await window.apply(create_canvas())
+        ways.clear()
+        proxy.cut_at(b"once", answered=False, times=2)
+
         with pytest.raises(Unavailable):
             await made.apply(request_of(create_node(node("a")), mutation_id="once"), window.behalf)
-        await made.apply(request_of(create_node(node("a")), mutation_id="once"), window.behalf)
 
     assert ways == ["stream", "call"]
+
+
+class Entrance:
+    """Streams that came to the service wait here until it is opened."""
+
+    def __init__(self) -> None:
+        self.came = 0
+        self.opened = asyncio.Event()
+
+
+@pytest.fixture
+def entrance(monkeypatch: pytest.MonkeyPatch) -> Entrance:
+    """Where streams wait in a service that is started now."""
+    entrance = Entrance()
+    admitted = CanvasRpc.ApplyMutations
+
+    async def waiting(
+        self: CanvasRpc,
+        requests: AsyncIterator[pb.ApplyMutationsRequest],
+        context: Context,
+    ) -> AsyncIterator[pb.ApplyMutationsResponse]:
+        entrance.came += 1
+        await entrance.opened.wait()
+        async for response in admitted(self, requests, context):
+            yield response
+
+    monkeypatch.setattr(CanvasRpc, "ApplyMutations", waiting)
+    return entrance
+
+
+async def test_a_stream_is_used_once_it_is_connected(
+    shared_database: str, objects_url: str, ways: list[str], entrance: Entrance
+) -> None:
+    """CV27"""
+    account = new_account()
+    async with (
+        canvas_service(canvas_settings(shared_database, objects_url)) as canvas,
+        mutating(canvas, streams=1) as made,
+        asyncio.timeout(20),
+    ):
+        await until(lambda: entrance.came == 1)
+        await made.apply(request_of(create_canvas()), account, seconds=5)
+        ways_before = list(ways)
+
+        entrance.opened.set()
+        while ways[-1] != "stream":
+            await made.apply(request_of(create_node(node(secrets.token_hex(4)))), account)
+
+    assert ways_before == ["call"]
+    assert entrance.came == 1
+
+
+async def test_a_stream_that_is_not_connected_in_time_is_opened_again(
+    shared_database: str,
+    objects_url: str,
+    entrance: Entrance,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CV27"""
+    monkeypatch.setattr(mutations, "CONNECT_SECONDS", 0.05)
+    async with (
+        canvas_service(canvas_settings(shared_database, objects_url)) as canvas,
+        mutating(canvas, streams=1),
+    ):
+        await until(lambda: entrance.came >= 2)
 
 
 async def test_edits_go_by_calls_while_there_is_no_stream(canvas: Client, ways: list[str]) -> None:

@@ -11,30 +11,31 @@ _SOCKET = ".s.PGSQL.5432"
 
 
 class Proxy:
-    """Passes everything on, but for the next message that holds `word`, if one is set."""
+    """Passes everything on, but for the next messages that hold `word`, if one is set."""
 
     def __init__(self) -> None:
         self.word: bytes | None = None
         self.answered = False
         self.answer = b""
         self.stalls = False
+        self.times = 1
         self.cuts = 0
         self._given_up = asyncio.Event()
 
-    def cut_at(self, word: bytes, *, answered: bool, answer: bytes = b"") -> None:
+    def cut_at(self, word: bytes, *, answered: bool, answer: bytes = b"", times: int = 1) -> None:
         """Cuts the next connection that says `word`: before it arrives, or once it was answered.
 
-        It was once `answer` comes back.
+        So many `times`. It was once `answer` comes back.
         """
         self.word, self.answered, self.stalls = word, answered, False
-        self.answer = answer
+        self.answer, self.times = answer, times
 
     def stall_at(self, word: bytes) -> asyncio.Event:
         """Has the next connection that says `word` hear nothing any more, as if its line was cut.
 
         Returns what is set when we have given it up.
         """
-        self.word, self.answered, self.stalls = word, False, True
+        self.word, self.answered, self.stalls, self.times = word, False, True, 1
         self._given_up = asyncio.Event()
         return self._given_up
 
@@ -51,7 +52,9 @@ class Proxy:
         try:
             while data := await reader.read(65536):
                 if self.word is not None and self.word in data:
-                    self.word = None
+                    self.times -= 1
+                    if not self.times:
+                        self.word = None
                     self.cuts += 1
                     back.cancel()
                     await asyncio.gather(back, return_exceptions=True)

@@ -72,6 +72,35 @@ async def test_a_stream_has_room_for_so_many_bytes_and_gets_it_back(
     assert stream.ask(request_of("b", size_bytes=2_000), SOMEBODY, 1) is not None
 
 
+async def test_answers_that_come_out_of_order_go_to_who_asked() -> None:
+    """CV26, CV27"""
+    stream = Stream()
+    requests = stream.requests()
+    first = stream.ask(request_of("a"), Behalf(account_id="us_a"), 1)
+    second = stream.ask(request_of("b"), Behalf(account_id="us_b"), 1)
+    assert first is not None
+    assert second is not None
+    sent = await anext(requests)
+    assert [mutation.number for mutation in sent.mutations] == [1, 2]
+
+    stream.receive(
+        pb.ApplyMutationsResponse(
+            answers=[
+                pb.MutationAnswer(
+                    number=mutation.number,
+                    applied=pb.ApplyOperationsResponse(
+                        receipt=f"{mutation.account_id} {mutation.request.mutation_id}".encode()
+                    ),
+                )
+                for mutation in reversed(sent.mutations)
+            ]
+        )
+    )
+
+    assert (await first).receipt == b"us_a a"
+    assert (await second).receipt == b"us_b b"
+
+
 async def test_a_message_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """CV27"""
     monkeypatch.setattr(mutations, "MAX_MESSAGE_BYTES", 3_000)
