@@ -615,13 +615,8 @@ async def _pruning(bench: Bench, queue: Queue) -> None:
             RetentionStore(database), WalletStore(database), Metrics(), age=timedelta(days=30)
         )
         await queue.seed(JOBS)
-
-        async def forget() -> None:
-            while await sweeper.forget_jobs():
-                pass
-
         began = time.perf_counter()
-        forgetting = asyncio.create_task(forget())
+        forgetting = asyncio.create_task(sweeper.through(sweeper.forget_jobs))
         run = await queue.drain(jobs=JOBS, size=A_LIST, loops=2)
         is_over = forgetting.done()
         await forgetting

@@ -11,7 +11,7 @@ from servicekit.telemetry import Metrics, logger, pseudonym
 from services.generation.retention_store import RetentionStore
 from services.generation.wallet_store import WalletStore
 
-BATCH = 500
+BATCH = 200
 # No lease is longer than an hour, and a claim without living leases answers nothing.
 CLAIM_AGE = timedelta(days=1)
 LEDGER_BATCH = 1_000
@@ -39,7 +39,7 @@ class Sweeper:
         """Looks at everything now and then."""
         while True:
             for look in (self.forget_jobs, self.forget_claims, self.audit):
-                await self._through(look)
+                await self.through(look)
             await asyncio.sleep(every_seconds)
 
     async def forget_jobs(self) -> bool:
@@ -61,9 +61,14 @@ class Sweeper:
             self._log.error("money does not add up", account=pseudonym(account_id))
         return audited.entries == LEDGER_BATCH
 
-    async def _through(self, look: Callable[[], Awaitable[bool]]) -> None:
+    async def through(self, look: Callable[[], Awaitable[bool]]) -> None:
+        """Looks again and again while there may be more, and leaves others twice the time."""
+        loop = asyncio.get_running_loop()
         try:
-            while await look():
-                pass
+            while True:
+                began = loop.time()
+                if not await look():
+                    return
+                await asyncio.sleep(2 * (loop.time() - began))
         except Failure as failure:
             self._log.warning("the look was not finished", why=failure.detail)
