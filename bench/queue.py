@@ -60,17 +60,19 @@ _INSTALLED = FOLDER / ".venv" / "installed"
 OUTPUT = pb.Output(resource_id="rs_1", asset_id="as_1", mime_type="image/png", width=1, height=1)
 OUTPUTS = '[{"resource_id":"rs_1","asset_id":"as_1","mime_type":"image/png","width":1,"height":1}]'
 
-# So many jobs of a status, of accounts in turn, that began a number of days ago.
+# So many jobs of a status, of accounts in turn, that began a number of days ago. They came one
+# after another, as jobs do: 10,000 a second.
 SEED = """
 WITH job AS (
     INSERT INTO generation.job
            (job_id, account_id, dedupe_key, kind, canvas_id, delivers, max_attempts, price_micros,
-            status, attempt, worker_id, lease_until, lease_token)
+            status, attempt, worker_id, lease_until, lease_token, available_at)
     SELECT $1 || '-' || n, 'us_bench' || n % $3, $1 || '-' || n, 'editor_image_generation', 'c',
            false, 1, 1, $4, CASE $4 WHEN 'pending' THEN 0 ELSE 1 END,
            CASE $4 WHEN 'running' THEN 'w-' || n END,
            CASE $4 WHEN 'running' THEN now() + interval '1 day' END,
-           CASE $4 WHEN 'pending' THEN 0 ELSE 1 END
+           CASE $4 WHEN 'pending' THEN 0 ELSE 1 END,
+           now() - ($2 - n) * interval '100 microseconds'
       FROM generate_series(1, $2) AS n
     RETURNING key, job_id, account_id
 ), payload AS (
