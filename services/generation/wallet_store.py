@@ -3,13 +3,12 @@
 from dataclasses import dataclass, fields
 from datetime import timedelta
 
+from servicekit.pages import NEWEST_KEY
 from servicekit.postgres import Connection, Database
 from services.generation.domain.money import Entry, Grant
 
 # Longer than any transaction takes that writes an entry.
 SETTLED = timedelta(minutes=1)
-# No key is higher.
-NEWEST = 2**63 - 1
 
 ENTRY_COLUMNS = ", ".join(field.name for field in fields(Entry))
 
@@ -96,7 +95,7 @@ WITH page AS (
                       LIMIT 1), 0) AS before_micros
       FROM page AS entry
      WHERE key < coalesce((SELECT min(key) FROM page WHERE created_at > now() - $3::interval),
-                          {NEWEST})
+                          {NEWEST_KEY})
 ), unlike AS (
     SELECT account_id
       FROM entry
