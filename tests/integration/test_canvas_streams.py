@@ -26,6 +26,7 @@ from services.canvas.service import CanvasService
 from tests.support.canvas import Window, create_canvas, create_node, node, patch_node
 from tests.support.proxy import cutting_line, cutting_proxy
 from tests.support.services import canvas_service, canvas_settings, connected, new_account
+from tests.support.waiting import until
 
 LOCK = "SELECT FROM canvas.canvas WHERE account_id = $1 AND canvas_id = $2 FOR UPDATE"
 
@@ -130,12 +131,6 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def serving_tasks() -> list[asyncio.Task[object]]:
     """What runs for streams at the service's end."""
     return [task for task in asyncio.all_tasks() if "MutationStream" in repr(task)]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

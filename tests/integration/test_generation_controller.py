@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from suite.supervisor import Offered, Role, Supervisor
 from tests.support.generation import House, house
 from tests.support.processes import READY, WAITS, role
 from tests.support.services import NOWHERE, TOKEN
+from tests.support.waiting import until
 
 LIMITS = Limits(min_workers=1, max_workers=3, jobs_per_worker=2, idle_rounds=2)
 TEMPLATE = "gesso-generation-worker@{}.service"
@@ -35,12 +36,6 @@ signal.pause()
 while not os.path.exists(os.environ["LET"]):
     time.sleep(0.01)
 """
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -83,10 +78,10 @@ async def test_the_supervisor_starts_and_stops_what_it_is_asked_to(
     await instances.start(3)
     started = await instances.active()
     names = [process.name for process in supervisor.processes()]
-    await until(lambda: supervisor.processes()[-1].state == "running")
+    await until(lambda: supervisor.processes()[-1].state == "running", seconds=30)
     pid = supervisor.processes()[-1].pid
     await instances.stop(3)
-    await until(lambda: offered.state("generation-worker-3") == "inactive")
+    await until(lambda: offered.state("generation-worker-3") == "inactive", seconds=30)
     await instances.stop(3)
 
     assert (before, started, await instances.active()) == ({1}, {1, 3}, {1})
@@ -102,10 +97,10 @@ async def test_a_worker_that_dies_is_back_without_the_controller(
 ) -> None:
     """GN45"""
     await instances.start(2)
-    await until(lambda: supervisor.processes()[-1].state == "running")
+    await until(lambda: supervisor.processes()[-1].state == "running", seconds=30)
     os.kill(supervisor.processes()[-1].pid or 0, signal.SIGKILL)
-    await until(lambda: supervisor.processes()[-1].restarts == 1)
-    await until(lambda: supervisor.processes()[-1].state == "running")
+    await until(lambda: supervisor.processes()[-1].restarts == 1, seconds=30)
+    await until(lambda: supervisor.processes()[-1].state == "running", seconds=30)
 
     assert await instances.active() == {1, 2}
 
@@ -126,7 +121,7 @@ async def test_a_worker_that_ends_its_jobs_does_not_count_and_is_not_started_yet
         with pytest.raises(Unavailable, match="generation-worker-2 is ending"):
             await instances.start(2)
         let.touch()
-        await until(lambda: offered.state("generation-worker-2") == "inactive")
+        await until(lambda: offered.state("generation-worker-2") == "inactive", seconds=30)
         await instances.start(2)
 
         assert (ending, await instances.active()) == ({1}, {1, 2})
@@ -142,7 +137,7 @@ async def test_a_worker_that_does_not_start_can_be_started_again(
         for _ in range(2):
             offered.start("broken")
             assert offered.state("broken") == "active"
-            await until(lambda: offered.state("broken") == "inactive")
+            await until(lambda: offered.state("broken") == "inactive", seconds=30)
 
     assert "it is broken" in (tmp_path / "logs" / "broken.log").read_text()
 
@@ -160,7 +155,7 @@ async def test_a_worker_that_nobody_can_keep_can_be_started_again(
         await offered.ready()
         for _ in range(2):
             offered.start("broken")
-            await until(lambda: offered.state("broken") == "inactive")
+            await until(lambda: offered.state("broken") == "inactive", seconds=30)
 
     assert (tmp_path / "logs" / "broken.log").read_text().count("ValueError: nobody knows") == 2
 
@@ -222,7 +217,7 @@ async def test_a_new_controller_takes_the_workers_over_as_they_are(
     """GN45"""
     await Controller(Queue(5).stats, instances, LIMITS).look()
     offered.stop("generation-worker-2")
-    await until(lambda: offered.state("generation-worker-2") == "inactive")
+    await until(lambda: offered.state("generation-worker-2") == "inactive", seconds=30)
     kept = await instances.active()
     await Controller(Queue(5).stats, instances, LIMITS).look()
 
@@ -378,6 +373,6 @@ async def test_the_process_looks_at_the_queue_itself_and_leaves_the_workers(
         generation_address=home.generation_address, supervisor=str(supervisor.control())
     )
     async with controller.running(wanted):
-        await until(lambda: len(supervisor.processes()) == 3)
+        await until(lambda: len(supervisor.processes()) == 3, seconds=30)
 
     assert await instances.active() == {1, 2, 3}

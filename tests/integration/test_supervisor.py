@@ -1,11 +1,10 @@
 """The supervisor with small real processes."""
 
-import asyncio
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from suite.state import AlreadyRunning, ProcessState, StateFile
 from suite.supervisor import DoesNotStart, Supervisor
 from tests.support.processes import READY, WAITS, role
+from tests.support.waiting import until
 
 STUBBORN = f"""
 import signal
@@ -38,12 +38,6 @@ def state(tmp_path: Path) -> StateFile:
     return state
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 def find(supervisor: Supervisor, name: str) -> ProcessState:
     return next(process for process in supervisor.processes() if process.name == name)
 
@@ -57,8 +51,8 @@ async def test_a_killed_process_is_back_with_another_pid(supervisor: Supervisor)
         first = find(supervisor, "one")
         assert first.pid is not None
         os.kill(first.pid, signal.SIGKILL)
-        await until(lambda: find(supervisor, "one").restarts == 1)
-        await until(lambda: find(supervisor, "one").state == "running")
+        await until(lambda: find(supervisor, "one").restarts == 1, seconds=60)
+        await until(lambda: find(supervisor, "one").state == "running", seconds=60)
         second = find(supervisor, "one")
 
     assert first.pid != second.pid
@@ -141,7 +135,7 @@ asyncio.run(main())
 
         parent.kill()
 
-        await until(lambda: not alive(child))
+        await until(lambda: not alive(child), seconds=60)
 
 
 async def test_logs_keep_what_a_process_says(supervisor: Supervisor, tmp_path: Path) -> None:
